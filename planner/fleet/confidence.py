@@ -12,10 +12,11 @@ counted (`Judgement`). Where too few hold, only what that fleet is made of is lo
 rate at which it holds in the last of the draws that it has to, and the program is solved again
 (`planner.fleet.search`). So doubt about one SKU never makes another dearer.
 
-Each deployment is judged by theory. Slower steps never bring a latency down, so that most draws are known to
-hold or to miss from another that is slower, or faster, in everything: two dozen evaluations stand for all. Near the
-targets the logarithm of the misses may go linearly with those of the step times: where a plane through some
-evaluations foretold others and leaves no open draw in doubt, the rest are read off it, which halves the evaluations.
+Each deployment is judged by theory. Slower steps never bring a latency down, so that many draws are known to hold or to
+miss from another that is slower, or faster, in everything. The logarithm of a latency at its percentile is smooth in
+those of the step times: once a spline through some evaluations foretold others, draws that it leaves in no doubt are
+read off it. Ten to twenty evaluations stand for all 400: of 18 fleets of which every draw was evaluated as well none
+was read off wrongly.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +37,7 @@ from planner.engine import ReplicaConfig, StepTimeShift, memory_footprint, start
 from planner.fleet.corrections import LEAST_KEPT, MISS_GROWTH
 from planner.fleet.simulation import evaluated
 from planner.fleet.types import PlanConfidence, PlannedDeployment, PlanRequest
-from planner.fleet.verification import ScopedSlo, missing_over_allowed, violated_metrics
+from planner.fleet.verification import ScopedSlo, log_excesses, missing_over_allowed, violated_metrics
 from planner.search import BoundedCache, DeploymentOption, PoolOption, ShiftRule
 from planner.serving import (
     NOT_MEASURED,
@@ -59,27 +61,37 @@ LEAST_MISSED = 0.1
 """Simulated misses over those allowed below which nothing is concluded of theory. A choice."""
 RATE_TOLERANCE = 0.01
 """To which that factor is found. A choice."""
-NEAR_LOG_MISSES = 1.5
-"""Logarithm of misses over those allowed up to which it may go linearly with those of step times: as seen."""
-FORETOLD = 3
-"""Evaluations that a plane through the ones before must have foretold before it is believed. A choice."""
+NEAR = 1.0
+"""Logarithm of a latency over its target up to which evaluations say how latencies go near the targets. A choice."""
+FORETOLD = 5
+"""Latest evaluations whose errors count, each against a spline through those before. A choice."""
 IN_DOUBT = 3.0
-"""Largest error of what it foretold times which a draw this near to the targets is in doubt. A choice."""
-LEAST_DOUBT = 0.02
-"""The same logarithm, of misses that are counted on a lattice: a choice."""
+"""Largest of these errors times which a draw this near to the targets is in doubt. A choice."""
+LEAST_DOUBT = 0.005
+"""Logarithm of a latency over its target up to which every draw is: twice what slices leave unsteady."""
 ALIKE_PARTS = 2.0
 """Independent parts of a step time, alike in size, that all so slow at once are as rare as their sum may be by the
 confidence asked for. A choice: with more the draws of more fleets are counted that fall short."""
 FAR_CUT = 0.9
 """Share of a rate below which another is looked for in two steps. A choice."""
+DEVIATIONS_TRIED = 33
+"""Standard deviations between 0 and the most at which it is seen how bad steps so slow are; linear in between."""
 CUTS_AT_MOST = 8
 """Rates tried for the one at which a fleet holds in a draw."""
-_VERDICTS: BoundedCache[tuple[Deployment, bool, float]] = BoundedCache(4096)
-"""Verdicts by theory, of a few hundred bytes each. Affects speed only."""
-
-
 NOTHING_MEASURED: Mapping[str, MeasuredSteps] = MappingProxyType({})
 """No running fleet taught anything of any SKU."""
+
+
+class _Verdict(NamedTuple):
+    """By theory: whether it holds, the logarithm of misses over those allowed, and `log_excesses`."""
+
+    holds: bool
+    log_misses: float
+    log_excesses: FloatArray
+
+
+_VERDICTS: BoundedCache[tuple[Deployment, _Verdict]] = BoundedCache(4096)
+"""Verdicts by theory, of a few hundred bytes each. Affects speed only."""
 
 
 def deviations_of(probability: float) -> float:
@@ -293,7 +305,7 @@ def counted_draws(
     )
     last = [int(np.flatnonzero(rank == within - 1)[0]) for rank in ranks]
     most = deviations_of(within / (DRAWS + 1.0))  # where all that is off goes with one factor
-    deviations = min(max(judge.deviations_in(draw) for judge, draw in zip(judges, last, strict=True)), most)
+    deviations = max(judge.deviations_in(draw, most) for judge, draw in zip(judges, last, strict=True))
     if exact or holds.sum() >= enough:
         return Judgement(confidence, deviations)
     shortfalls = (judge.shortfall_in(place, draw) for place, (judge, draw) in enumerate(zip(judges, last, strict=True)))
@@ -314,7 +326,6 @@ class _Judge:
         self.planned, self.slos, self.rate_factor, self.measured = planned, slos, rate_factor, measured
         self.known: BoolArray = np.zeros(DRAWS, dtype=bool)
         self.held: BoolArray = np.zeros(DRAWS, dtype=bool)
-        self.plane = _Plane()
         lengths = planned.workload.lengths
         self.estimate = as_estimated(planned)
         pools = self.estimate.surviving.pools
@@ -322,6 +333,7 @@ class _Judge:
         self.uncalibrated = {pool.config.sku.id for pool, own in zip(pools, self.spreads, strict=True) if own is None}
         self.asked = frozenset(slos), frozenset(planned.slices), planned.workload
         self.logs = self._drawn(seed, measured)
+        self.surface = _Surface(np.where(np.ptp(self.logs, axis=0) > 0.0, self.logs.std(axis=0), 1.0))
 
     def _drawn(self, seed: int, measured: Mapping[str, MeasuredSteps]) -> FloatArray:
         """What step times are off by, as `ReplicaSpreads.shift` takes it: shape (draws, 3 of each pool)."""
@@ -335,34 +347,28 @@ class _Judge:
     def holds(self, enough: int | None) -> BoolArray:
         """By draw. One that is faster in everything than one that holds does so too; the other way round likewise.
 
-        Asked next is the draw whose verdict, whichever it is, says most about the others; once a plane goes through
-        what was found near the targets, the one that is nearest to them. With `enough` no more are asked once so many
-        hold or can not hold any more; of the others none counts as holding.
+        Asked next is the draw whose verdict, whichever it is, says most about the others; once latencies can be read
+        off, the one that is nearest to the targets. With `enough` no more are asked once so many hold or can not hold
+        any more; of the others none counts as holding.
         """
-        known, holds = self.known, self.held
         self._note(*self._verified())
         faster = np.all(self.logs[:, None] <= self.logs, axis=2)
-        while not (known.all() or self._is_decided(enough)):
-            open_draws = np.flatnonzero(~known)
-            read_off = self.plane.log_misses(self.logs[open_draws])
-            if read_off is not None and self.plane.doubt < np.abs(read_off).min():
-                holds[open_draws] = read_off <= 0.0
-                known[:] = True
-                break
+        while True:
+            known, holds, open_draws = self.known.copy(), self.held.copy(), np.flatnonzero(~self.known)
+            read_off = self.surface.worst(self.logs[open_draws])
+            if read_off is not None:
+                known[open_draws] = np.abs(read_off) > self.surface.doubt
+                holds[open_draws] = known[open_draws] & (read_off <= 0.0)
+            misses = (known & ~holds).sum() if self.surface.is_known else 0  # only then can the others be ranked
+            if known.all() or (enough is not None and (holds.sum() >= enough or misses > DRAWS - enough)):
+                self.known, self.held = known, holds
+                return holds
             among = faster[np.ix_(open_draws, open_draws)]
             says_most = np.argmax(np.minimum(among.sum(axis=0), among.sum(axis=1)))
             logs = self.logs[open_draws[says_most if read_off is None else np.abs(read_off).argmin()]]
-            verdict, log_misses = self._verified_at(logs)
-            self.plane.add(logs, log_misses)
-            self._note(logs, verdict)
-        return holds
-
-    def _is_decided(self, enough: int | None) -> bool:
-        """True if so many draws hold, or too many are known to miss and the others can be ranked."""
-        if enough is None:
-            return False
-        can_rank = len(self.plane.found) > self.logs.shape[1] + 1
-        return bool(self.held.sum() >= enough or (can_rank and (self.known & ~self.held).sum() > DRAWS - enough))
+            verdict = self._verified_at(logs)
+            self.surface.add(logs, verdict.log_excesses)
+            self._note(logs, verdict.holds)
 
     def ranks(self) -> NDArray[np.intp]:
         """Place of every draw, from the one in which the deployment holds most easily; shape (draws,)."""
@@ -374,23 +380,17 @@ class _Judge:
 
     def _severity(self, logs: FloatArray) -> FloatArray:
         """How far beyond the targets step times bring a deployment, below 0 where it meets them; shape (draws,)."""
-        read_off = self.plane.log_misses(logs)
+        read_off = self.surface.worst(logs)
         if read_off is not None:
             return read_off
-        deviations = self.logs.std(axis=0)
-        sums = (self.logs / np.where(deviations > 0.0, deviations, 1.0)).sum(axis=1)
-        most = sums[self.held].max(initial=sums.min())
-        return np.asarray((logs / np.where(deviations > 0.0, deviations, 1.0)).sum(axis=1) - most)
+        sums = (self.logs / self.surface.scale).sum(axis=1)
+        return np.asarray((logs / self.surface.scale).sum(axis=1) - sums[self.held].max(initial=sums.min()))
 
-    def deviations_in(self, draw: int) -> float:
-        """Standard deviations that everything has to be slower for it to be as bad as a draw.
-
-        `planner.serving.at_slow_end` is linear in them.
-        """
-        ends = np.array([self._slow_logs(deviations) for deviations in (0.0, 1.0)])
-        none, one = self._severity(ends)
-        own = self._severity(self.logs[[draw]])[0]
-        return float((own - none) / (one - none)) if one > none else 0.0
+    def deviations_in(self, draw: int, most: float) -> float:
+        """Standard deviations, from 0 to `most`, that everything has to be slower for it to be as bad as a draw."""
+        deviations = np.linspace(0.0, most, DEVIATIONS_TRIED)
+        severity = self._severity(np.array([self._slow_logs(each) for each in deviations.tolist()]))
+        return float(np.interp(self._severity(self.logs[[draw]])[0], np.maximum.accumulate(severity), deviations))
 
     def _slow_logs(self, deviations: float) -> FloatArray:
         return _logs_of(
@@ -404,8 +404,8 @@ class _Judge:
             return None
         low, high, factor = 0.0, 1.0, 1.0
         for _ in range(CUTS_AT_MOST):
-            verdict, log_misses = self._verified_at(self.logs[draw], factor)
-            low, high = (factor, high) if verdict else (low, factor)
+            holds, log_misses, _ = self._verified_at(self.logs[draw], factor)
+            low, high = (factor, high) if holds else (low, factor)
             if high < LEAST_KEPT:
                 return Shortfall(place, 0.0, self._missed_at(draw, high))
             if low >= (1.0 - RATE_TOLERANCE) * high:
@@ -431,8 +431,8 @@ class _Judge:
         logs = _logs_of(pool.config.shift for pool in self.planned.surviving.pools)
         return logs, not violated_metrics(self.planned, self.slos, by_theory=self.planned.run is None)
 
-    def _verified_at(self, logs: FloatArray, factor: float = 1.0) -> tuple[bool, float]:
-        """Verdict by theory with step times that are off by this, and the logarithm of misses over those allowed.
+    def _verified_at(self, logs: FloatArray, factor: float = 1.0) -> _Verdict:
+        """Verdict by theory with step times that are off by this.
 
         Remembered: the same fleet is judged before and after it was simulated, and with others beside it.
         """
@@ -443,8 +443,9 @@ class _Judge:
             planned = self._at(logs, factor)
             misses = max(missing_over_allowed(planned, self.slos).values(), default=0.0)
             log_misses = math.log(misses) if misses > 0.0 else -math.inf
-            known = _VERDICTS.put(key, (surviving, not violated_metrics(planned, self.slos), log_misses))
-        return known[1:]
+            holds, excesses = not violated_metrics(planned, self.slos), log_excesses(planned, self.slos)
+            known = _VERDICTS.put(key, (surviving, _Verdict(holds, log_misses, excesses)))
+        return known[1]
 
     def _at(self, logs: FloatArray, factor: float = 1.0) -> PlannedDeployment:
         """The deployment by theory with step times that are off by this, at so many times its rate."""
@@ -457,34 +458,61 @@ class _Judge:
 
 
 @dataclass
-class _Plane:
-    """Logarithms of misses by those of step times, near the targets: at those evaluated, and a plane through them."""
+class _Surface:
+    """Logarithms of latencies over their targets by those of step times: a spline through those evaluated.
 
+    Of each target s(x) = sum_i w_i |x - x_i|^3 + b x + c with sum_i w_i = 0 and sum_i w_i x_i = 0, the smoothest
+    function through the values in the sense of Duchon, "Splines minimizing rotation-invariant semi-norms in Sobolev
+    spaces" (1977): a plane where they lie on one.
+
+    Attributes:
+        scale: of each of the step times, shape (columns,).
+        logs: evaluated near the targets.
+        found: what was found there, shape (targets,) each.
+        errors: of what was foretold, of the worst target and up to `NEAR`.
+    """
+
+    scale: FloatArray
     logs: list[FloatArray] = field(default_factory=list)
-    found: list[float] = field(default_factory=list)
+    found: list[FloatArray] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
 
-    def add(self, logs: FloatArray, log_misses: float) -> None:
-        """Add an evaluation: its error against what was foretold and, near the targets, a point of the plane."""
-        foretold = self.log_misses(logs[None])
+    def add(self, logs: FloatArray, excesses: FloatArray) -> None:
+        """Add an evaluation: its error against what was foretold and, near the targets, a point of the spline."""
+        foretold = self.worst(logs[None])
         if foretold is not None:
-            self.errors.append(abs(float(foretold[0]) - log_misses))
-        if abs(log_misses) <= NEAR_LOG_MISSES:
-            self.logs.append(logs)
-            self.found.append(log_misses)
+            both = np.clip([float(foretold[0]), float(excesses.max())], -NEAR, NEAR)
+            self.errors.append(abs(float(both[0] - both[1])))
+        if abs(excesses.max()) <= NEAR and np.isfinite(excesses).all():
+            self.logs.append(logs / self.scale)
+            self.found.append(excesses)
 
-    def log_misses(self, logs: FloatArray) -> FloatArray | None:
-        """At other step times, shape (draws,); None where too few are known."""
-        if len(self.found) <= logs.shape[1] + 1:
+    @property
+    def is_known(self) -> bool:
+        """True if there are more points than a plane needs."""
+        return len(self.found) > self.scale.size + 1
+
+    def worst(self, logs: FloatArray) -> FloatArray | None:
+        """Of the target that is missed most, at other step times, shape (draws,); None where too few are known."""
+        if not self.is_known:
             return None
-        points = np.column_stack([np.array(self.logs), np.ones(len(self.found))])
-        plane = np.linalg.lstsq(points, np.array(self.found), rcond=None)[0]
-        return np.asarray(np.column_stack([logs, np.ones(len(logs))]) @ plane)
+        points, asked, found = np.array(self.logs), logs / self.scale, np.array(self.found)
+        plane = np.column_stack([points, np.ones(len(points))])
+        equations = np.block([[_cubes(points, points), plane], [plane.T, np.zeros((plane.shape[1],) * 2)]])
+        right = np.concatenate([found, np.zeros((plane.shape[1], found.shape[1]))])
+        weights = np.linalg.lstsq(equations, right, rcond=None)[0]
+        return np.asarray((np.column_stack([_cubes(asked, points), asked, np.ones(len(asked))]) @ weights).max(axis=1))
 
     @property
     def doubt(self) -> float:
-        """Largest error that a value read off may have; infinite as long as the plane foretold too little."""
-        return max(IN_DOUBT * max(self.errors), LEAST_DOUBT) if len(self.errors) >= FORETOLD else math.inf
+        """Largest error that a value read off may have; infinite as long as too little was foretold."""
+        enough = len(self.errors) >= FORETOLD
+        return max(IN_DOUBT * max(self.errors[-FORETOLD:]), LEAST_DOUBT) if enough else math.inf
+
+
+def _cubes(some: FloatArray, others: FloatArray) -> FloatArray:
+    """Distances of points to the power of three, shape (some, others)."""
+    return np.asarray(np.linalg.norm(some[:, None] - others, axis=2) ** 3)
 
 
 def _logs_of(shifts: Iterable[StepTimeShift | None]) -> FloatArray:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.core import BoolArray, Metric
+from planner.core import BoolArray, FloatArray, Metric
 from planner.fleet.packing import PackedPool, server_count
 from planner.fleet.pairing import UsedPool
 from planner.fleet.simulation import MAX_SIMULATED_REQUESTS, busiest_part, evaluated, run_of, simulated
@@ -291,12 +291,14 @@ class _AskedShare:
         return _latency(self.planned, self.scoped, self.target.metric, simulated=False).cdf(self.target.threshold_s)
 
     @property
-    def holds_by_theory(self) -> bool:
-        """True if the target is met by theory."""
+    def log_excess(self) -> float:
+        """Logarithm of the latency at the percentile over its threshold, by theory; of all at once of misses over those
+        allowed. The target is met up to 0.
+        """
         if self.target is None:
-            return self.planned.predicted.meets(self.scoped.slo)
+            return math.log(max(1.0 - self.by_theory, sys.float_info.min) / (1.0 - self.value))
         latency = _latency(self.planned, self.scoped, self.target.metric, simulated=False)
-        return latency.quantile_s(self.target.percentile) <= self.target.threshold_s
+        return math.log(max(latency.quantile_s(self.target.percentile) / self.target.threshold_s, sys.float_info.min))
 
     def simulated(self, *, within_cycle: bool = False) -> SimulatedShare:
         """Share within, in the run of the deployment."""
@@ -328,7 +330,7 @@ def violated_metrics(
     Where nothing has a target, only theory that falls behind does: pools that work as fast as they can always queue.
     """
     asked = list(_asked_shares(planned, slos))
-    missed = {one.metric for one in asked if not one.is_reached or (by_theory and not one.holds_by_theory)}
+    missed = {one.metric for one in asked if not one.is_reached or (by_theory and one.log_excess > 0.0)}
     behind = _falls_behind(planned) if asked else by_theory and not planned.predicted.stable
     return frozenset(missed | {Metric.E2E} if behind else missed)
 
@@ -355,6 +357,15 @@ def missing_over_allowed(
             within = seen.least if at_most else seen.value
         worst[asked.metric] = max(worst.get(asked.metric, 0.0), (1.0 - within) / (1.0 - asked.value))
     return worst
+
+
+def log_excesses(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> FloatArray:
+    """By how much each target is missed by theory, as a logarithm, at most 0 where it holds; shape (targets,).
+
+    Without targets whether it falls behind, infinite either way.
+    """
+    found = [asked.log_excess for asked in _asked_shares(planned, slos)]
+    return np.array(found or [-math.inf if planned.predicted.stable else math.inf])
 
 
 def _smallest_error(asked: float) -> float:

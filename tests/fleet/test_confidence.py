@@ -55,6 +55,13 @@ def targets_of(found: Plan, *only: LatencyTarget) -> list[ScopedSlo]:
     return [ScopedSlo(one.service, Slo(targets=only or one.slo.targets), frozenset(one.slices))]
 
 
+def targets_with_room(room: float) -> list[ScopedSlo]:
+    """Those of the plan that the others change, at so many times its latencies."""
+    one = base().deployments[0]
+    near = (each.model_copy(update={"threshold_s": room * one.predicted.latency_s(each)}) for each in one.slo.targets)
+    return targets_of(base(), *near)
+
+
 def judgement_of(
     deployments: Sequence[PlannedDeployment], slos: list[ScopedSlo], asked: float, seed: int, *, exact: bool = False
 ) -> Judgement:
@@ -166,13 +173,8 @@ class TestProbability:
 
     def test_what_follows_from_other_draws_is_what_each_draw_says_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(found_by, "DRAWS", 60)
-        one = base().deployments[0]
-        near = (
-            each.model_copy(update={"threshold_s": 1.2 * one.predicted.latency_s(each)}) for each in one.slo.targets
-        )
-        slos = targets_of(base(), *near)
-        judge = found_by._Judge(base().deployments[0], slos, seed=4, measured={})
-        by_itself = [judge._verified_at(logs)[0] for logs in judge.logs]
+        judge = found_by._Judge(base().deployments[0], targets_with_room(1.2), seed=4, measured={})
+        by_itself = [judge._verified_at(logs).holds for logs in judge.logs]
         asked, verdict = [], judge._verified_at
         monkeypatch.setattr(judge, "_verified_at", lambda logs, factor=1.0: asked.append(logs) or verdict(logs, factor))
         assert judge.holds(None).tolist() == by_itself
@@ -180,22 +182,14 @@ class TestProbability:
 
     @pytest.mark.parametrize("room", [1.1, 1.2, 1.3, 1.4, 1.6])
     def test_counting_may_stop_once_the_verdict_is_known(self, room: float) -> None:
-        one = base().deployments[0]
-        near = (
-            each.model_copy(update={"threshold_s": room * one.predicted.latency_s(each)}) for each in one.slo.targets
-        )
-        slos = targets_of(base(), *near)
+        one, slos = base().deployments[0], targets_with_room(room)
         for asked in (0.6, 0.9):
             stopped, whole = (judgement_of([one], slos, asked, 3, exact=exact) for exact in (False, True))
             assert (whole.confidence.holds >= asked) is not bool(stopped.shortfalls)
 
     def test_at_the_rate_that_it_keeps_a_fleet_that_fell_short_holds_as_often_as_was_asked(self) -> None:
         """Not more often either: what is lowered too far is dearer than need be."""
-        one = base().deployments[0]
-        near = (
-            each.model_copy(update={"threshold_s": 1.25 * one.predicted.latency_s(each)}) for each in one.slo.targets
-        )
-        slos = targets_of(base(), *near)
+        one, slos = base().deployments[0], targets_with_room(1.25)
         lower = one
         while shortfalls := judgement_of([lower], slos, 0.9, 3).shortfalls:
             (short,) = shortfalls
@@ -251,20 +245,44 @@ def test_plans_for_90_percent_hold_in_nine_worlds_of_ten() -> None:
         assert f"{shares} | {costs} |" in quoted
 
 
-def test_a_plane_is_believed_as_far_as_it_foretold() -> None:
+def test_a_spline_is_believed_as_far_as_it_foretold() -> None:
+    """Two smooth latencies, the worse of which counts; one that is unbounded is no point of the spline."""
     rng = np.random.default_rng(1)
     logs = rng.normal(0.0, 0.1, (60, 3))
-    truth = logs @ [2.5, 14.0, 0.1] - 0.4 + rng.uniform(-0.05, 0.05, 60)
-    plane = found_by._Plane()
+    truth = np.column_stack([logs @ [2.5, 0.9, 0.1] + 3.0 * logs[:, 0] ** 2 - 0.1, logs @ [0.5, 1.7, 0.0] - 0.05])
+    surface = found_by._Surface(logs.std(axis=0))
     for place in range(40):
-        read_off = plane.log_misses(logs)
-        assert (read_off is None) is (len(plane.found) <= 4)
-        if len(plane.found) > 10 and read_off is not None:
-            assert np.abs(read_off - truth)[40:].max() <= plane.doubt
-        plane.add(logs[place], float(truth[place]))
-    assert plane.doubt < 1.0
-    plane.add(logs[50], -math.inf)  # nobody misses anything where some should have: it is not believed any more
-    assert math.isinf(plane.doubt) and all(map(math.isfinite, plane.found))
+        read_off = surface.worst(logs)
+        assert (read_off is None) is (len(surface.found) <= 4)
+        if place > 20 and read_off is not None:
+            sure = np.abs(read_off) > surface.doubt
+            assert sure.sum() > 45 and ((read_off <= 0.0) == (truth.max(axis=1) <= 0.0))[sure].all()
+        surface.add(logs[place], truth[place])
+    surface.add(logs[50], np.array([math.inf, math.inf]))
+    assert surface.doubt > found_by.IN_DOUBT * 0.5 and len(surface.found) == 40
+
+
+def test_where_latencies_go_linearly_they_are_read_off_exactly() -> None:
+    """The spline through points of a plane is the plane (its bending is 0), whatever their scale."""
+    rng = np.random.default_rng(2)
+    logs = rng.normal(0.0, 1.0, (30, 3)) * [0.1, 0.01, 2.0]
+    truth = logs @ [2.0, 30.0, 0.1] - 0.1
+    surface = found_by._Surface(logs.std(axis=0))
+    for place in range(8):
+        surface.add(logs[place], truth[[place]])
+    assert surface.worst(logs) == pytest.approx(truth, abs=1e-9)
+
+
+def test_with_steps_as_slow_as_the_last_draw_a_fleet_is_as_bad_as_in_it() -> None:
+    """Both evaluated: what everything has to be slower by is read off a spline near the targets."""
+    judge = found_by._Judge(base().deployments[0], targets_with_room(1.2), seed=4, measured={})
+    judge.holds(None)
+    draw = int(np.flatnonzero(judge.ranks() == judge.held.sum() - 1)[0])  # the worst that holds
+    deviations = judge.deviations_in(draw, 3.0)
+    slow, drawn = (
+        judge._verified_at(logs).log_excesses.max() for logs in (judge._slow_logs(deviations), judge.logs[draw])
+    )
+    assert 0.0 < deviations < 3.0 and slow == pytest.approx(drawn, abs=0.02)
 
 
 def test_fleets_of_several_skus_are_given_up_where_one_of_them_holds_in_no_world() -> None:
