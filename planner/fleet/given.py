@@ -24,7 +24,7 @@ from planner.fleet.packing import PackedPool
 from planner.fleet.pairing import UsedPool, deployments_of
 from planner.fleet.planning import described_plan, hardware_for
 from planner.fleet.program import FleetSearch, demand_of, search_fleet
-from planner.fleet.search import VerifiedFleet, simulated_fleet, verified_groups, with_slow_steps
+from planner.fleet.search import VerifiedFleet, counted_worlds, simulated_fleet, verified_groups, with_slow_steps
 from planner.fleet.types import Plan, PlannedDeployment, PlanRequest, Progress
 from planner.fleet.verification import target_checks
 from planner.optimizer import Allocation, Objective
@@ -208,7 +208,7 @@ def _slow(search: FleetSearch, deployments: Sequence[PlannedDeployment]) -> tupl
     deviations = optimistic_deviations(request.confidence)
     least = [at_deviations(planned, deviations, request.measured_steps) for planned in deployments]
     simulate = all(planned.run is not None for planned in deployments)
-    found = with_slow_steps(search, least, simulate)
+    found = with_slow_steps(search, least, simulate, counted_worlds(search, least))
     slow = found.deployments
     if simulate and all(planned.run is None and planned.predicted.stable for planned in slow):
         slow = simulated_fleet(search, slow)

@@ -297,13 +297,16 @@ def _verified(
     if too_slow:
         search.without_pairs(allocation, too_slow)
         return None
-    if any(violations) or not deployments:
-        slow = SlowFleet(deployments, optimistic_deviations(search.request.confidence), violations)
+    judgement = None
+    if deviations is None and deployments and not any(violations) and not _any_simulated(search, groups):
+        judgement = counted_worlds(search, deployments)
+    if any(violations) or not deployments or _falls_short(judgement):
+        slow = SlowFleet(deployments, optimistic_deviations(search.request.confidence), violations, judgement)
     elif deviations is not None:
         deployments = _slower(search, deployments, deviations)
         slow = SlowFleet(deployments, deviations, [violated_metrics(one, search.slos) for one in deployments])
     else:
-        slow = with_slow_steps(search, deployments, simulate, by_theory=not _any_simulated(search, groups))
+        slow = with_slow_steps(search, deployments, simulate, judgement)
     fleet = VerifiedFleet(allocation, slow.deployments, deviations=slow.deviations)
     return _Trial(fleet, groups, slow.violations, slow.judgement)
 
@@ -326,9 +329,9 @@ class SlowFleet:
 
 
 def with_slow_steps(
-    search: FleetSearch, deployments: Sequence[PlannedDeployment], simulate: bool, *, by_theory: bool = True
+    search: FleetSearch, deployments: Sequence[PlannedDeployment], simulate: bool, judgement: Judgement | None
 ) -> SlowFleet:
-    """Count the worlds in which deployments hold, and simulate them in the last of those in which they have to.
+    """Deployments in the last of the worlds in which they have to hold.
 
     A fleet that misses there and with that in mind still holds in enough worlds is simulated in a calmer one.
 
@@ -336,17 +339,15 @@ def with_slow_steps(
         search: whose confidence and targets count.
         deployments: evaluated with steps `optimistic_deviations` slower than estimated.
         simulate: or by theory alone; those that hold in too few worlds are not simulated.
-        by_theory: theory may say that they hold in too few; off where simulation is known to be kinder.
+        judgement: by theory in how many they hold; None where simulation is known to be kinder.
     """
-    least = deviations = optimistic_deviations(search.request.confidence)
-    judgement = _counted(search, deployments) if by_theory else None
-    if judgement is not None:
-        deviations = max(least, judgement.deviations)
-    slow, deviations = _bearable(search, deployments, deviations)
+    least = optimistic_deviations(search.request.confidence)
+    worst = least if judgement is None else max(least, judgement.deviations)
+    slow, deviations = _bearable(search, deployments, worst)
     found = SlowFleet(slow, deviations, [frozenset() for _ in slow], judgement)
     while simulate and not _falls_short(judgement):
         slow = simulated_fleet(search, slow)
-        judgement = _counted(search, slow)
+        judgement = counted_worlds(search, slow)
         violations = [violated_metrics(planned, search.slos, by_theory=False) for planned in slow]
         found = SlowFleet(slow, deviations, violations, judgement)
         if judgement is None or not any(found.violations) or deviations - CALMER < least:
@@ -380,7 +381,7 @@ def simulated_fleet(search: FleetSearch, deployments: Sequence[PlannedDeployment
     return tuple(simulated_long_enough(one, search.slos, seed, requests, search.progress) for one in deployments)
 
 
-def _counted(search: FleetSearch, deployments: Sequence[PlannedDeployment]) -> Judgement | None:
+def counted_worlds(search: FleetSearch, deployments: Sequence[PlannedDeployment]) -> Judgement | None:
     """In how many worlds deployments hold, with what their simulations saw and theory did not.
 
     None where no more were asked for than half of them.
@@ -488,7 +489,7 @@ def _add_smaller(search: FleetSearch, trial: _Trial, left: Questions) -> bool:
         return simulated_long_enough(slow, search.slos, request.seed, requests, search.progress)
 
     def is_sure(deployments: Sequence[PlannedDeployment]) -> bool:
-        return not _falls_short(_counted(search, deployments))
+        return not _falls_short(counted_worlds(search, deployments))
 
     held = smaller_pools_that_hold(trial.groups, trial.fleet.deployments, search.slos, verified, left, is_sure)
     for pool in held:
