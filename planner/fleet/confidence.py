@@ -38,12 +38,11 @@ from planner.fleet.corrections import LEAST_KEPT, MISS_GROWTH
 from planner.fleet.simulation import evaluated
 from planner.fleet.types import PlanConfidence, PlannedDeployment, PlanRequest
 from planner.fleet.verification import ScopedSlo, log_excesses, missing_over_allowed, violated_metrics
-from planner.search import BoundedCache, DeploymentOption, PoolOption, ShiftRule
+from planner.search import BoundedCache, DeploymentOption, ShiftRule
 from planner.serving import (
     NOT_MEASURED,
     Deployment,
     MeasuredSteps,
-    Pool,
     Role,
     StandardNormals,
     at_slow_end,
@@ -164,9 +163,9 @@ def at_deviations(
         deviations: standard deviations that its step times are slower than is to be expected.
         measured: by SKU or model on a SKU, what is known of step times.
     """
-    configs = _slower_configs(planned, planned.option.pools, deviations, measured)
+    surviving = slower_deployment(planned, deviations, measured)
+    configs = [pool.config for pool in surviving.pools]
     pools = zip(planned.option.pools, configs, strict=True)
-    surviving = _reconfigured(planned.surviving, configs)
     predicted = evaluated(surviving, planned.workload)
     return replace(
         planned,
@@ -184,22 +183,13 @@ def slower_deployment(
 ) -> Deployment:
     """The replicas of a deployment that survive the failures allowed for, with step times as `slow_rule` has them.
 
+    Those that nothing is known of and nothing is to slow down have no shift.
+
     Args:
         planned: as estimated.
         deviations: standard deviations that its step times are slower than is to be expected; negative: faster.
         measured: by SKU or model on a SKU, what is known of step times.
     """
-    surviving = planned.surviving
-    return _reconfigured(surviving, _slower_configs(planned, surviving.pools, deviations, measured))
-
-
-def _slower_configs(
-    planned: PlannedDeployment,
-    pools: Sequence[Pool | PoolOption],
-    deviations: float,
-    measured: Mapping[str, MeasuredSteps],
-) -> list[ReplicaConfig]:
-    """The replicas of its pools; those that nothing is known of and nothing is to slow down have no shift."""
     rule, lengths = slow_rule(deviations, measured), planned.workload.lengths
 
     def slower(config: ReplicaConfig, role: Role) -> ReplicaConfig:
@@ -208,7 +198,7 @@ def _slower_configs(
             return own
         return rebuilt(own, shift=rule(own, role, lengths.mean_input, lengths.mean_output))
 
-    return [slower(pool.config, pool.role) for pool in pools]
+    return _reconfigured(planned.surviving, [slower(pool.config, pool.role) for pool in planned.surviving.pools])
 
 
 def _reconfigured(deployment: Deployment, configs: Sequence[ReplicaConfig]) -> Deployment:
