@@ -33,6 +33,7 @@ from planner.web import (
     session,
     summary,
     why_tab,
+    world,
 )
 
 TABS = {
@@ -78,6 +79,10 @@ def answer() -> None:
         inputs.mark_pending(has_answer=has_answer)
         if not has_answer:
             return
+    if session.planned_content().get("demand"):
+        with st.container(key="answer"):
+            world.show(session.planned_content(), session.key())
+        return
     progress_place = st.container(key="under-way")
     if not results.is_planned(session.key()):
         summary.show_outdated(st.empty())

@@ -51,7 +51,7 @@ INSTANCES = "instances.csv"
 """Beside the price lists: what is sold in which sizes, and the network between instances."""
 REGIONS = "regions.csv"
 """Beside them too: where the regions of providers lie."""
-PLACE = ("provider", "region", "stands_at", "how")
+PLACE = ("provider", "region", "stands_at", "how", "latitude", "longitude")
 """Columns of ``network/round_trips.csv`` before those of the areas [ms]."""
 MAX_TOML_BYTES = 1_000_000
 """Largest file of a SKU or an engine; those shipped are below 10 kB."""

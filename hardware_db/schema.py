@@ -205,6 +205,9 @@ class ProviderRegion(Frozen):
     skus: Annotated[tuple[str, ...], BeforeValidator(lambda text: text.split() if isinstance(text, str) else text)] = (
         Field(default=(), description="known to be there, whether or not a price names the region")
     )
+    kg_co2_per_kwh: float | None = Field(default=None, ge=0, description="of its grid; None: not known")
+    grid_of: str = Field(default="", description="region of Google that stands in the same grid, whose figure it is")
+    pue: float | None = Field(default=None, ge=1, description="mean over the provider's buildings; None: not known")
     source: str = Field(min_length=8, description="where the provider says so")
 
 
@@ -214,6 +217,8 @@ class UserArea(Frozen):
     name: str = Field(min_length=1)
     utc_offset_hours: float = Field(ge=-12, le=14, description="of its clocks, daylight saving left out")
     stands_at: str = Field(description="region of the table of round trips")
+    latitude: float = Field(ge=-90, le=90, description="of that region [degrees north]")
+    longitude: float = Field(ge=-180, le=180, description="of that region [degrees east]")
 
 
 class RegionDistance(Frozen):
@@ -223,6 +228,8 @@ class RegionDistance(Frozen):
     region: str
     stands_at: str = Field(description="region of the table of round trips")
     how: str = Field(description="itself, same place, nearest, or same country (no nearer place is stated)")
+    latitude: float = Field(ge=-90, le=90, description="of that region [degrees north]")
+    longitude: float = Field(ge=-180, le=180, description="of that region [degrees east]")
     round_trips_s: Mapping[str, Annotated[float, Field(ge=0)]] = Field(description="by area of users [s]")
 
 

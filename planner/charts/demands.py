@@ -1,7 +1,8 @@
-"""Lengths of requests, demand over a day or a week, and the fleets that follow it: planned and autoscaled."""
+"""Lengths of requests, demand over a day or a week or around the world, and the fleets that follow it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import cycle
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 import altair as alt
 import numpy as np
 
+from hardware_db import HardwareDb
 from planner.analysis import AutoscalingDay
 from planner.charts.marks import (
     BLUE,
@@ -19,7 +21,9 @@ from planner.charts.marks import (
     VERMILLION,
     Row,
     axis,
+    bars_px,
     colored,
+    dots,
     inline_chart,
     layered,
     lines,
@@ -28,8 +32,10 @@ from planner.charts.marks import (
     stroke_legend,
     titled,
     tooltip,
+    words,
 )
-from planner.fleet import Plan
+from planner.core import with_unit
+from planner.fleet import Plan, RegionsPlan
 from planner.traffic import HOURS_PER_DAY, MeasuredProfile
 from planner.workload import TokenLengths
 
@@ -237,3 +243,123 @@ def autoscaling_chart(day: AutoscalingDay) -> alt.LayerChart:
     drawn = lines(rows, shown, AFTER, x=x, y=y, **series("fleet", styles, stroke_legend(list(styles))))
     title = titled("Replicas over the day", "Those that start and drain included.")
     return layered([drawn], title, 190, "Fleets over the day")
+
+
+# --- around the world -------------------------------------------------------------------------------------------------
+
+MAP_MARGINS_DEGREES = {"longitude": 50.0, "latitude": 12.0}
+"""Around what a map shows, for its labels."""
+BAND_PX, AREA_SHARE = 40, 0.8
+"""Of the band of an area: distance to the next [px], and its height as a share of that."""
+
+
+def route_rows(plan: RegionsPlan) -> list[Row]:
+    """Who is served from where in every hour of UTC.
+
+    Returns rows with area, region, hour, end_hour [h], share of the area's requests, rate_per_s [1/s], and the band in
+    which an area's shares of an hour lie on one another (from_band, to_band). Fleets of one region count together.
+    """
+    rows: list[Row] = []
+    for band, (area, rates) in enumerate(plan.rates_per_s.items()):
+        by_region: dict[str, np.ndarray[Any, Any]] = {}
+        for fleet in (one for one in plan.fleets if area in one.shares):
+            by_region[fleet.site.name] = by_region.get(fleet.site.name, 0.0) + np.array(fleet.shares[area])
+        for hour, rate in enumerate(rates):
+            top = float(band)
+            for region, shares in by_region.items():
+                share = float(shares[hour])
+                row = {"area": area, "region": region, "hour": hour, "end_hour": hour + 1, "share": share}
+                bottom = top + AREA_SHARE * share
+                rows.append({**row, "rate_per_s": rate * share, "from_band": top, "to_band": bottom})
+                top = bottom
+    return [row for row in rows if row["share"] > 0.0]
+
+
+def route_chart(plan: RegionsPlan) -> alt.LayerChart:
+    """A band for every area: by hour of UTC, the colours of the regions that serve it."""
+    rows = route_rows(plan)
+    areas, names = list(plan.rates_per_s), json.dumps(list(plan.rates_per_s))
+    labels: dict[str, Any] = {
+        "labelExpr": f"{names}[floor(datum.value)]",
+        "values": [place + AREA_SHARE / 2 for place in range(len(areas))],
+    }
+    scale = alt.Scale(domain=[len(areas) - 1.0 + AREA_SHARE, 0.0], nice=False)
+    y = axis(alt.Y, "from_band", "", scale=scale, grid=False, ticks=False, domain=False, **labels)
+    drawn = (
+        inline_chart(rows)
+        .mark_rect()
+        .encode(
+            x=_hour_axis(rows).title("Hour of UTC"),
+            x2="end_hour:Q",
+            y=y,
+            y2="to_band:Q",
+            color=_of_regions(plan),
+            tooltip=tooltip("area", "region", "hour", "rate_per_s", share="Share of its requests"),
+        )
+    )
+    title = titled("Who is served from where", "A band for each area of users, filled by the regions that serve it.")
+    height_px = bars_px(len(areas), BAND_PX, legend=True)
+    return layered([drawn], title, height_px, "Regions that serve each area, by hour of UTC")
+
+
+def _of_regions(plan: RegionsPlan) -> alt.Color:
+    sites = dict.fromkeys(fleet.site.name for fleet in plan.fleets)
+    return colored("region", {name: color for name, (color, _) in zip(sites, cycle(SKU_STYLES), strict=False)})
+
+
+def map_rows(plan: RegionsPlan, hardware: HardwareDb) -> list[Row]:
+    """Areas and the regions that serve them.
+
+    Returns a row for each pair with area, region, share (of a day's requests), latency (the longest at the user, in
+    words) and the places of both: area_longitude, area_latitude, longitude, latitude (of the region) [degrees].
+    """
+    areas = {area.name: area for area in hardware.areas}
+    places = {f"{place.provider} {place.region}": place for place in hardware.distances}
+    served: dict[tuple[str, str], float] = {}
+    for row in route_rows(plan):
+        served[row["area"], row["region"]] = served.get((row["area"], row["region"]), 0.0) + row["rate_per_s"]
+    rows: list[Row] = []
+    for (area, region), rate_per_s in served.items():
+        seen = [one for one in plan.latencies if (one.area, one.site) == (area, region)]
+        longest = max(seen, key=lambda one: one.at_user_s, default=None)
+        latency = "" if longest is None else with_unit(longest.at_user_s, longest.target.metric)
+        row = {"area": area, "region": region, "share": rate_per_s / sum(plan.rates_per_s[area]), "latency": latency}
+        row |= {"area_longitude": areas[area].longitude, "area_latitude": areas[area].latitude}
+        rows.append(row | {"longitude": places[region].longitude, "latitude": places[region].latitude})
+    return rows
+
+
+def world_map(plan: RegionsPlan, hardware: HardwareDb) -> alt.LayerChart:
+    """Areas (circles) at their longitude and latitude, joined to the regions (squares) that serve them."""
+    rows = map_rows(plan, hardware)
+    ends = {
+        name: (min(found) - margin, max(found) + margin)
+        for name, margin in MAP_MARGINS_DEGREES.items()
+        if (found := [row[column] for row in rows for column in (name, f"area_{name}")])
+    }
+
+    def at(place: str) -> dict[str, Any]:
+        """Encodings of areas or of regions."""
+        look: dict[str, Any] = {"labels": False, "ticks": False, "domain": False}
+        return {
+            "x": axis(alt.X, f"{place}longitude", "", ends["longitude"], values=list(range(-180, 181, 30)), **look),
+            "y": axis(alt.Y, f"{place}latitude", "", ends["latitude"], values=list(range(-90, 91, 30)), **look),
+        }
+
+    shown = tooltip("area", "region", "latency", share="Share of its requests")
+    width = alt.StrokeWidth("share:Q", legend=None, scale=alt.Scale(domain=[0.0, 1.0], range=[1.0, 5.0]))
+    color, far_end = _of_regions(plan), {"x2": "area_longitude:Q", "y2": "area_latitude:Q"}
+    joined = inline_chart(rows).mark_rule(opacity=0.7)
+    layers = [
+        joined.encode(**at(""), **far_end, color=color, strokeWidth=width, tooltip=shown),
+        dots(rows, shown, size=150, shape="square", **at(""), color=color),
+        dots(rows, shown, size=90, color=GREY, **at("area_")),
+    ]
+    for name, place, dy in (("area", "area_", 15), ("region", "", -15)):
+        named = {row[name]: {**row, "label": f"{row[name]} {row['latency'] if place else ''}"} for row in rows}
+        layers.append(words(named.values(), GREY, "center", dy=dy).encode(**at(place)))
+    title = titled(
+        "Where users are, and where they are served",
+        "Circles: areas, with the longest latency at their users. Squares: regions.",
+    )
+    return layered(layers, title, HEIGHT_PX, "Areas and the regions that serve them, by longitude and latitude")

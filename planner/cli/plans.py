@@ -161,7 +161,7 @@ def _plan_regions(
 ) -> None:
     """The plan of a scenario that says where its users are; every fleet has a scenario of its own."""
     from planner.report import regions, regions_to_dict, terminal
-    from planner.scenario import scenario_of_region
+    from planner.scenario import with_scenarios
 
     if refused is not None:
         bound = "is for a fleet in one place, and this scenario has demand by area"
@@ -169,12 +169,7 @@ def _plan_regions(
     with terminal.progress() as say:
         found = planner.plan_regions(request, hardware, say)
     written, start = _as_written(options, content, folder)
-    own = [
-        dataclasses.replace(fleet.plan, scenario=scenario_of_region(written, fleet), scenario_folder=start)
-        for fleet in found.fleets
-    ]
-    fleets = tuple(dataclasses.replace(fleet, plan=plan) for fleet, plan in zip(found.fleets, own, strict=True))
-    found = dataclasses.replace(found, fleets=fleets)
+    found = with_scenarios(found, written, start)
     options.deliver(
         regions.headline(found) if quiet else lambda: regions.report(found),
         lambda: regions_to_dict(found),

@@ -34,7 +34,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from hardware_db import HardwareDb, RegionDistance, area_called, area_names, regions_in
+from hardware_db import HardwareDb, ProviderRegion, RegionDistance, area_called, area_names, regions_in
 from planner.core import FloatArray, InputError, Metric, UnknownNameError, UnsupportedFeatureError
 from planner.fleet.columns import Column, SliceRate, unit_of
 from planner.fleet.confidence import deviations_of, slow_rule
@@ -76,11 +76,26 @@ class RegionFleet:
         site: provider and region.
         plan: of what is routed to it.
         shares: by area, the share of its requests that is served here, in each hour of UTC, shape (24,).
+        power_kw: of its GPUs at their TDP, times the PUE, mean over the day [kW]; None where no TDP is published.
     """
 
     site: Site
     plan: Plan
     shares: Mapping[str, tuple[float, ...]]
+    power_kw: float | None = None
+
+    @property
+    def gpus_by_hour(self) -> dict[str, FloatArray]:
+        """GPUs held by SKU in each hour of UTC, shape (24,)."""
+        by_hour = [period.gpus for period in self.plan.schedule] or [self.plan.gpus] * HOURS
+        skus = sorted({sku for gpus in by_hour for sku in gpus})
+        return {sku: np.array([float(gpus.get(sku, 0.0)) for gpus in by_hour]) for sku in skus}
+
+    @property
+    def co2_kg_per_hour(self) -> float | None:
+        """Emissions of that power [kg CO2e/h]; None where those of the grid are not known."""
+        grid = self.plan.request.limits.co2_kg_per_kwh
+        return None if grid is None or self.power_kw is None else grid * self.power_kw
 
     @property
     def usd_per_hour(self) -> float:
@@ -170,6 +185,7 @@ class RegionsPlan:
     Attributes:
         request: what was asked.
         fleets: by region; a region whose areas differ much in distance may have two.
+        rates_per_s: of each area, in every hour of UTC [1/s], shape (24,).
         latencies: targets on TTFT and E2E at the users, by area and region.
         others: what this plan, one region for all, and fleets of its own for every area, cost by the program.
         losses: of each region.
@@ -179,6 +195,7 @@ class RegionsPlan:
 
     request: PlanRequest
     fleets: tuple[RegionFleet, ...] = ()
+    rates_per_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     latencies: tuple[UserLatency, ...] = ()
     others: tuple[Standing, ...] = ()
     losses: tuple[RegionLoss, ...] = ()
@@ -301,15 +318,28 @@ class _World:
         """Targets to which the way counts."""
         return tuple(target for target in self.request.slo.targets if target.metric in (Metric.TTFT, Metric.E2E))
 
+    def target_at(self, area: str, target: LatencyTarget) -> LatencyTarget:
+        """A target as it holds for the users of an area."""
+        own_s = self.request.areas[area].ttft_s if target.metric is Metric.TTFT else None
+        return target if own_s is None else target.model_copy(update={"threshold_s": own_s})
+
     def time_to(self, area: str, distance: RegionDistance) -> LatencyDistribution:
         """On the way from an area to a region."""
         own = self.request.areas[area]
         return network_time(distance.round_trips_s[area], own.access_ms * MS, own.new_connections)
 
     def delays_s(self, area: str, distance: RegionDistance) -> tuple[float, ...]:
-        """By target to which the way counts, its quantile [s]."""
+        """By target to which the way counts, its quantile, and by how much the area's own is shorter [s]."""
         time = self.time_to(area, distance)
-        return tuple(time.quantile_s(target.percentile) for target in self.shared_targets)
+        return tuple(
+            time.quantile_s(target.percentile) + target.threshold_s - self.target_at(area, target).threshold_s
+            for target in self.shared_targets
+        )
+
+    @cached_property
+    def known(self) -> dict[tuple[str, str], ProviderRegion]:
+        """Facts about regions by provider and name."""
+        return {(one.provider, one.region): one for one in self.hardware.regions}
 
     @cached_property
     def distances(self) -> dict[Site, RegionDistance]:
@@ -324,9 +354,17 @@ class _World:
         }
 
     def request_at(self, site: Site) -> PlanRequest:
-        """The request for one region."""
+        """The request for one region, with PUE and CO2 of its grid where the request itself says neither."""
         prices = self.request.prices.model_copy(update={"provider": site.provider, "region": site.region})
-        return self.request.model_copy(update={"prices": prices, "areas": {}, "profile": None})
+        place, limits = self.known[site.provider, site.region], self.request.limits
+        facts = {"pue": place.pue, "co2_kg_per_kwh": place.kg_co2_per_kwh}
+        new = {
+            name: fact
+            for name, fact in facts.items()
+            if fact is not None and getattr(limits, name) == FleetLimits.model_fields[name].default
+        }
+        changes = {"prices": prices, "limits": limits.model_copy(update=new), "areas": {}, "profile": None}
+        return self.request.model_copy(update=changes)
 
     @cached_property
     def places(self) -> list[_Place]:
@@ -606,6 +644,7 @@ def plan_regions(
     return RegionsPlan(
         request=request,
         fleets=fleets,
+        rates_per_s={area: tuple(rates.tolist()) for area, rates in world.rates_per_s.items()},
         latencies=tuple(_latencies(world, fleets)),
         others=tuple(_standing(name, found) for name, found in standings.items()),
         losses=tuple(_losses(world, fleets, joint)),
@@ -645,6 +684,10 @@ def _check(request: PlanRequest, hardware: HardwareDb) -> None:
         "prices.owned": bool(request.prices.owned),
         "objective": request.objective is not Objective.MIN_COST,
         "slo": not request.slo.targets,
+        "demand with ttft_s and without one target on TTFT": bool(
+            any(area.ttft_s for area in request.areas.values())
+            and [target.metric for target in request.slo.targets].count(Metric.TTFT) != 1
+        ),
         **dict.fromkeys(limits, True),
     }
     for name, is_given in kinds.items():
@@ -670,16 +713,16 @@ def _why_not(world: _World, area: str) -> str:
         cheapest = ", ".join(sorted(site.name for site in routes.sites))
         return f"{asked}; the cheapest that would do is {cheapest} for {routes.usd_per_hour:,.2f} USD/h"
     nearest = min(allowed, key=lambda site: world.delays_s(area, world.distances[site]))
-    delays_s = world.delays_s(area, world.distances[nearest])
     ttft = next((place for place, each in enumerate(world.shared_targets) if each.metric is Metric.TTFT), None)
     if ttft is None:
         return f"demand.{area}: no pool holds the targets in {nearest.name}, the nearest region"
-    target, least_s = world.shared_targets[ttft], world.least_ttft_s(ttft)
-    found = "none below a minute" if math.isinf(least_s) else f"{1000 * (delays_s[ttft] + least_s):.0f} ms"
+    target, least_s = world.target_at(area, world.shared_targets[ttft]), world.least_ttft_s(ttft)
+    network_s = world.time_to(area, world.distances[nearest]).quantile_s(target.percentile)
+    found = "none below a minute" if math.isinf(least_s) else f"{1000 * (network_s + least_s):.0f} ms"
     asked = f"p{100 * target.percentile:g} TTFT of {1000 * target.threshold_s:.0f} ms"
     return (
         f"demand.{area}: {asked} cannot be had: the way to {nearest.name}, the nearest region, takes "
-        f"{1000 * delays_s[ttft]:.0f} ms; the least TTFT there is {found}"
+        f"{1000 * network_s:.0f} ms; the least TTFT there is {found}"
     )
 
 
@@ -697,30 +740,28 @@ def _simpler(world: _World, joint: _Routes) -> _Routes:
     """
     areas, kept, least = world.request.areas, joint, joint.usd_per_hour
 
-    def is_tie(found: _Routes | None) -> bool:
-        return found is not None and found.usd_per_hour <= least * (1.0 + world.request.search.simplicity)
+    def is_taken(fewer: _Routes | None) -> bool:
+        """True of routes that are a tie, which are then kept."""
+        nonlocal kept, least
+        if fewer is None or fewer.usd_per_hour > least * (1.0 + world.request.search.simplicity):
+            return False
+        kept, least = fewer, min(least, fewer.usd_per_hour)
+        return True
 
-    is_fewer = True
-    while is_fewer and len(kept.sites) > 1:
-        is_fewer = False
-        for site in kept.sites:
-            fewer = _at(world, [other for other in kept.sites if other != site], areas)
-            if fewer is not None and is_tie(fewer):
-                kept, is_fewer, least = fewer, True, min(least, fewer.usd_per_hour)
-                break
+    def without(site: Site) -> _Routes | None:
+        return _at(world, [other for other in kept.sites if other != site], areas)
+
+    while len(kept.sites) > 1 and any(is_taken(without(site)) for site in kept.sites):
+        pass
     places = [place for place in world.places if place.site in kept.sites]
     here = {site: [area for area in areas if kept.share(site, area, world) >= LEAST_SHARE] for site in kept.sites}
-    fewer = world.routes(places, areas, {key: here[key[0]] for key in kept.rates_per_s})
-    if fewer is not None and is_tie(fewer):
-        kept, least = fewer, min(least, fewer.usd_per_hour)
-    else:
+    if not is_taken(world.routes(places, areas, {key: here[key[0]] for key in kept.rates_per_s})):
         here = {site: list(areas) for site in kept.sites}
     fleets = sorted(kept.rates_per_s, key=lambda key: float(np.sum(list(kept.rates_per_s[key].values()))))
     for fleet in fleets:
         others = {key: here[key[0]] for key in fleets if key in kept.rates_per_s and key != fleet}
-        fewer = world.routes(places, areas, others) if others else None
-        if fewer is not None and is_tie(fewer):
-            kept, least = fewer, min(least, fewer.usd_per_hour)
+        if others:
+            is_taken(world.routes(places, areas, others))
     return kept
 
 
@@ -735,8 +776,15 @@ def _fleets(world: _World, routes: _Routes, simulate: bool) -> tuple[RegionFleet
         world.progress(f"planning {site.name}")
         asked = _request_for(world, site, by_area)
         found = plan(asked, world.hardware, world.progress, simulate=simulate, alternatives=False)
-        fleets.append(RegionFleet(site, found, shares))
+        fleet = RegionFleet(site, found, shares)
+        fleets.append(replace(fleet, power_kw=_power_kw(fleet, world.hardware)))
     return tuple(fleets)
+
+
+def _power_kw(fleet: RegionFleet, hardware: HardwareDb) -> float | None:
+    held = [(hardware.skus[sku].tdp_watts, float(gpus.mean())) for sku, gpus in fleet.gpus_by_hour.items()]
+    watts = [fact.value * gpus for fact, gpus in held if fact is not None]
+    return fleet.plan.request.limits.pue * math.fsum(watts) / 1000.0 if len(watts) == len(held) else None
 
 
 def _request_for(world: _World, site: Site, by_area: Mapping[str, FloatArray]) -> PlanRequest:
@@ -785,7 +833,7 @@ def _latencies(world: _World, fleets: Sequence[RegionFleet]) -> Iterator[UserLat
                     area=area,
                     site=fleet.site.name,
                     share=float(np.dot(shares, rates) / rates.sum()),
-                    target=target,
+                    target=world.target_at(area, target),
                     network_s=at_user_s - pool_s,
                     pool_s=pool_s,
                 )
@@ -796,11 +844,8 @@ def _losses(world: _World, fleets: Sequence[RegionFleet], joint: _Routes) -> Ite
     by_hour: dict[Site, dict[str, FloatArray]] = {}
     for fleet in fleets:
         own = by_hour.setdefault(fleet.site, {})
-        for hour, gpus in enumerate(one.gpus for one in fleet.plan.schedule or ()):
-            for sku, count in gpus.items():
-                own.setdefault(sku, np.zeros(HOURS))[hour] += count
-        for sku, count in fleet.plan.gpus.items() if not fleet.plan.schedule else ():
-            own[sku] = own.get(sku, np.zeros(HOURS)) + count
+        for sku, gpus in fleet.gpus_by_hour.items():
+            own[sku] = own.get(sku, np.zeros(HOURS)) + gpus
     held = {site: {sku: float(gpus.max()) for sku, gpus in own.items()} for site, own in by_hour.items()}
     targets = tuple(
         target.model_copy(update={"threshold_s": DEGRADED * target.threshold_s})
@@ -808,7 +853,12 @@ def _losses(world: _World, fleets: Sequence[RegionFleet], joint: _Routes) -> Ite
         else target
         for target in world.request.slo.targets
     )
-    degraded = world.request.model_copy(update={"slo": world.request.slo.model_copy(update={"targets": targets})})
+    areas = {
+        name: area.model_copy(update={"ttft_s": area.ttft_s and DEGRADED * area.ttft_s})
+        for name, area in world.request.areas.items()
+    }
+    slo = world.request.slo.model_copy(update={"targets": targets})
+    degraded = world.request.model_copy(update={"slo": slo, "areas": areas})
     patient = replace(world, request=degraded)
     for site in held:
         others = held.keys() - {site}
@@ -832,9 +882,13 @@ def _assumptions(world: _World, fleets: Sequence[RegionFleet]) -> tuple[str, ...
         for name, own in request.areas.items()
     ]
     for site in dict.fromkeys(fleet.site for fleet in fleets):
-        distance = world.distances[site]
+        distance, place = world.distances[site], world.known[site.provider, site.region]
         if distance.how != "itself":
             lines.append(f"{site.name} stands at {distance.stands_at} of Azure ({distance.how})")
+        if place.grid_of:
+            lines.append(f"{site.name} has the grid of Google's {place.grid_of}, in the mean of 2024")
+        if place.pue is None and request.limits.pue == 1.0:
+            lines.append(f"no PUE of {site.provider} is known: its power is that of the GPUs alone")
     placed = {site.provider for site in world.distances}
     unplaced = {
         price.provider

@@ -26,7 +26,6 @@ from planner.launch import (
     production_stack,
     scripts,
     skypilot,
-    slurm,
 )
 from planner.launch.flags import engine_flags
 from planner.launch.readme import README_NAME, checked_versions, shared_services, versions_text
@@ -54,7 +53,7 @@ class Target:
 _TARGETS = (
     Target("scripts", "a shell script per pool", scripts.files),
     Target("compose", "one Docker Compose file", compose.files),
-    Target("slurm", "a Slurm job that runs these scripts on whole servers", slurm.files),
+    Target("slurm", "a Slurm job that runs these scripts on whole servers", scripts.slurm_files),
     Target("kubernetes", "plain Kubernetes manifests with the engine's own router", kubernetes.files),
     Target("kserve", "KServe LLMInferenceService resources", kserve.files),
     Target("llm-d", "values of the llm-d router chart and its model servers", llmd.files),

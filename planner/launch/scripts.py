@@ -1,4 +1,11 @@
-"""A fleet as shell scripts: one that starts what a server runs, one per pool and router, and a README in words."""
+"""A fleet as shell scripts: one that starts what a server runs, one per pool and router, and a README in words.
+
+Or as one Slurm job: whole servers, on each of which `start.sh` runs what the plan put there. Options and variables read
+on 2026-11-24 in https://slurm.schedmd.com/sbatch.html (``--nodes``, ``--gpus-per-node``,
+``--exclusive``, ``SLURM_SUBMIT_DIR``, ``SLURM_JOB_NODELIST``), .../srun.html (``--kill-on-bad-exit``,
+``SLURM_NODEID``), .../scontrol.html (``show hostnames``) and .../heterogeneous_jobs.html (``#SBATCH hetjob``,
+``--het-group``, ``SLURM_JOB_NODELIST_HET_GROUP_0``). Servers of several SKUs are the components of a heterogeneous job.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +34,7 @@ from planner.serving import Role
 COMPOSE_NAME = "docker-compose.yaml"
 RENDER_NODES_NAME = "render-nodes.sh"
 """File of the Compose export that reads which render nodes the GPUs of AMD have."""
-START_NAME = "start.sh"
+START_NAME, JOB_NAME = "start.sh", "fleet.sbatch"
 SERVERS_NAME = "servers.env"
 """File of the user with the addresses of the servers, where there are several."""
 LOOPBACK = "127.0.0.1"
@@ -42,6 +49,31 @@ def files(plan: Plan) -> dict[str, str]:
     scripts |= {f"{spec.name}.sh": shell_script(spec) for spec in specs}
     scripts |= {f"{router.name}.sh": router_script(router, replicas) for router in routers}
     return {**scripts, **config_files(specs), README_NAME: readme(plan, specs, routers)}
+
+
+def slurm_files(plan: Plan) -> dict[str, str]:
+    """The job, the scripts that it runs and a README: name -> content."""
+    specs = launch_specs(plan)
+    replicas = place_replicas(specs)
+    on = {server: replica.spec for replica in replicas for server in replica.servers}
+    parts = [
+        (sku, on[numbers[0]].node_gpus, numbers)
+        for sku in dict.fromkeys(on[number].sku for number in sorted(on))
+        if (numbers := [number for number in sorted(on) if on[number].sku == sku])
+    ]
+    routers = {router.pools[0].deployment: router for router in router_specs(specs)}
+    facts = {
+        "name": plan.request.name,
+        "specs": specs,
+        "parts": parts,
+        "servers": {spec.name: ", ".join(map(str, server_numbers(replicas_of(replicas, spec)))) for spec in specs},
+        "entries": [
+            (pools[0].service, replicas_of(replicas, pools[0])[0], routers.get(pools[0].deployment))
+            for pools in deployments(specs)
+        ],
+    }
+    contents = {JOB_NAME: text_of("slurm.sh.j2", **facts), README_NAME: text_of("slurm.md.j2", **facts)}
+    return {**files(plan), **contents}
 
 
 def config_files(specs: Sequence[LaunchSpec]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from planner.core import Columns, Report, Table, duration, money, percent, unit, with_unit
+from planner.core import Columns, Report, Table, duration, money, percent, significant, unit, with_unit
 from planner.fleet import RegionFleet, RegionLoss, RegionsPlan, Standing, UserLatency
 from planner.report.records import document, plan_to_dict
 
@@ -33,7 +33,7 @@ def tables(plan: RegionsPlan) -> tuple[Table, ...]:
     )
     route_columns = ("area", "served from", *(f"{hour:02d}:00" for hour in hours))
     return (
-        Table.of("Regions", plan.fleets, _FLEET_COLUMNS),
+        Table.of("Regions", plan.fleets, _FLEET_COLUMNS, _FLEET_NOTE),
         Table.of("At the users", plan.latencies, _LATENCY_COLUMNS, _LATENCY_NOTE),
         Table("Share of each area served, by hour of UTC", route_columns, routes),
         Table.of("Ways of standing", plan.others, _STANDING_COLUMNS, _STANDING_NOTE),
@@ -56,6 +56,7 @@ def regions_to_dict(plan: RegionsPlan) -> dict[str, Any]:
             "headline": headline(plan),
             "usd_per_hour": plan.usd_per_hour if plan.feasible else None,
             "areas": plan.request.areas,
+            "rates_per_s": plan.rates_per_s,
             "latencies": [{**vars(one), "at_user_s": one.at_user_s, "met": one.met} for one in plan.latencies],
             "others": [dataclasses.asdict(one) for one in plan.others],
             "losses": [
@@ -71,6 +72,8 @@ def regions_to_dict(plan: RegionsPlan) -> dict[str, Any]:
             "provider": fleet.site.provider,
             "region": fleet.site.region,
             "usd_per_hour": fleet.usd_per_hour,
+            "power_kw": fleet.power_kw,
+            "co2_kg_per_hour": fleet.co2_kg_per_hour,
             "shares": {area: list(shares) for area, shares in fleet.shares.items()},
             "plan": plan_to_dict(fleet.plan),
         }
@@ -91,6 +94,8 @@ _FLEET_COLUMNS: Columns[RegionFleet] = {
     "fleet in the largest hour": lambda one: one.plan.summary,
     "GPUs": lambda one: str(sum(one.plan.gpus.values())),
     "USD/h": lambda one: money(one.usd_per_hour),
+    "kW": lambda one: "-" if one.power_kw is None else significant(one.power_kw),
+    "kg CO2/h": lambda one: "-" if one.co2_kg_per_hour is None else significant(one.co2_kg_per_hour),
 }
 _LATENCY_COLUMNS: Columns[UserLatency] = {
     "area": lambda one: one.area,
@@ -115,6 +120,7 @@ _LOSS_COLUMNS: Columns[RegionLoss] = {
         money(one.more_usd_per_hour) if math.isfinite(one.more_usd_per_hour) else "targets hold nowhere else"
     ),
 }
+_FLEET_NOTE = "Mean over the day of cost, power (GPUs at their TDP, times the PUE) and its CO2; -: not known."
 _LATENCY_NOTE = "In the busiest hour of the region. Network: what the way adds at that percentile."
 _STANDING_NOTE = "By the program of all regions, which plans none closer: compare them with one another."
 _LOSS_NOTE = (

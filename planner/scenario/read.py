@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pydantic import ValidationError
 
 from hardware_db import OwnHardware, load_hardware, select_price
 from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, UnknownNameError, from_validation_error
-from planner.fleet import PlanRequest, RegionFleet
+from planner.fleet import PlanRequest, RegionFleet, RegionsPlan
 from planner.llm import LlmSpec, Precision, list_llms, load_llm, narrower_precisions, packaged_llm
 from planner.optimizer import OWN_SOLVER
 from planner.scenario.arrivals import (
@@ -63,6 +64,7 @@ from planner.scenario.types import (
 from planner.supply import read_prices, typed_sku
 from planner.traffic import (
     AreaDemand,
+    AreaTerms,
     Cascade,
     DemandProfile,
     Forecast,
@@ -273,8 +275,24 @@ def scenario_of_region(written: Mapping[str, Any], fleet: RegionFleet) -> dict[s
         "workload": workload,
         "slo": [target.model_dump(mode="json") for target in request.slo.targets],
         "prices": {**written.get("prices", {}), **place},
+        "limits": {**written.get("limits", {}), **request.limits.model_dump(include={"pue", "co2_kg_per_kwh"})},
     }
     return content if request.profile is None else {**content, "profile": request.profile.model_dump(mode="json")}
+
+
+def with_scenarios(found: RegionsPlan, written: Mapping[str, Any], folder: str = "") -> RegionsPlan:
+    """A plan over regions, the plan of every fleet with a scenario of its own; see `scenario_of_region`.
+
+    Args:
+        found: the plan.
+        written: the scenario with `demand` that it is for.
+        folder: where relative paths in it start, as seen from where the plan is written to.
+    """
+    fleets = [
+        replace(one, plan=replace(one.plan, scenario=scenario_of_region(written, one), scenario_folder=folder))
+        for one in found.fleets
+    ]
+    return replace(found, fleets=tuple(fleets))
 
 
 # --- plan documents -------------------------------------------------------------------------------------------------
@@ -464,9 +482,7 @@ def _areas(scenario: Scenario, folder: Path | None) -> dict[str, AreaDemand]:
             found[name] = AreaDemand(
                 rate_per_s=area.rate_per_s or (area.weight or 0.0) / total,
                 hours=hours,
-                access_ms=area.access_ms,
-                new_connections=area.new_connections,
-                residency=area.residency,
+                **area.model_dump(include=set(AreaTerms.model_fields)),
             )
     return found
 

@@ -23,7 +23,7 @@ from planner.search import SearchSpace
 from planner.serving import MeasuredSteps
 from planner.supply import FleetLimits, PricePolicy
 from planner.traffic import (
-    ACCESS_MS,
+    AreaTerms,
     CascadePoint,
     DemandProfile,
     Forecast,
@@ -471,7 +471,7 @@ _form_of_profile = _forms(
 Profile = Annotated[str | DemandProfile | TraceProfile, BeforeValidator(_form_of_profile)]
 
 
-class ScenarioArea(Frozen):
+class ScenarioArea(AreaTerms):
     """Demand of the users of one area; see `planner.traffic.AreaDemand`."""
 
     rate_per_s: float | None = Field(default=None, gt=0, description="mean arrivals of a day [1/s]")
@@ -479,14 +479,6 @@ class ScenarioArea(Frozen):
         default=None, gt=0, description="instead: share of the rate of workload, in any unit (users, say)"
     )
     hours: Profile | None = Field(default=None, description="factors by hour of the area's own clock; default: even")
-    access_ms: float = Field(
-        default=ACCESS_MS, ge=0, le=10_000, description="mean round trip of the access network [ms]"
-    )
-    new_connections: float = Field(default=0.0, ge=0, le=1, description="share of requests that open a connection")
-    residency: tuple[str, ...] = Field(
-        default=(),
-        description="areas, regions or providers of the price list where requests may be served; default: all",
-    )
 
 
 class ScenarioSimulation(Frozen):

@@ -36,22 +36,32 @@ POINTS = 512
 """Support points of a network time. Affects precision only."""
 
 
-class AreaDemand(Frozen):
+class AreaTerms(Frozen):
+    """How the users of one area are reached, and what holds for them."""
+
+    access_ms: float = Field(
+        default=ACCESS_MS, ge=0, le=10_000, description="mean round trip of the access network [ms]"
+    )
+    new_connections: float = Field(default=0.0, ge=0, le=1, description="share of requests that open a connection")
+    residency: tuple[str, ...] = Field(
+        default=(),
+        description="areas, regions or providers of the price list where requests may be served; default: all",
+    )
+    ttft_s: float | None = Field(
+        default=None, gt=0, description="threshold on TTFT at these users, in place of that of slo [s]"
+    )
+
+
+class AreaDemand(AreaTerms):
     """What the users of one area ask for, and what may be done with it.
 
     Attributes:
         rate_per_s: mean over the day [1/s].
         hours: factors by hour of the area's own clock, beginning at midnight; None: even over the day.
-        access_ms: mean round trip of the users' access network [ms].
-        new_connections: share of requests that open a connection.
-        residency: where requests may be served: areas of the price list, regions or providers; empty: everywhere.
     """
 
     rate_per_s: float = Field(gt=0)
     hours: DemandProfile | None = None
-    access_ms: float = Field(default=ACCESS_MS, ge=0, le=10_000)
-    new_connections: float = Field(default=0.0, ge=0, le=1)
-    residency: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _hours_of_a_day(self) -> Self:

@@ -23,7 +23,7 @@ from planner.report import what_if as what_if_report
 from planner.scenario import full_content, measured_changes, scenario_of_text
 from planner.serving import MeasuredSteps
 from planner.traffic import ServerMetrics, models_in_metrics, read_metrics
-from planner.web import bounds, components, results, session
+from planner.web import bounds, components, fields, results, session
 from planner.web.results import Page
 
 UPLOAD, INTERVAL, LONGEST, SHOWN = "check-files", "check-interval", "check-longest", "check-shown"
@@ -95,16 +95,7 @@ def _show_upload() -> components.Files:
             width=INPUT_WIDTH_PX,
             help="Between two scrapes, or from the start of the servers to the only one. Answers of Prometheus say it.",
         )
-        st.number_input(
-            "Longest input [tokens]",
-            min_value=1,
-            value=None,
-            step=1024,
-            placeholder="as the files say",
-            key=LONGEST,
-            width=INPUT_WIDTH_PX,
-            help="That the servers take (max_model_len): the upper end of the last bucket of lengths.",
-        )
+        st.number_input(**fields.widget("check-longest-input-tokens", key=LONGEST), width=INPUT_WIDTH_PX)
     if not kept:
         with st.expander("How to get them", icon=":material/terminal:"):
             st.code(COMMAND, language="bash", wrap_lines=True)
@@ -236,14 +227,7 @@ def _show_comparison(page: Page, watched: Sequence[Watched]) -> None:
         running_report.report(running, page.request.name if alone else name, alone).markdown
         for name, running, _ in watched
     ]
-    st.download_button(
-        "Report as Markdown",
-        "\n".join(pages),
-        file_name="check.md",
-        mime="text/markdown",
-        icon=":material/download:",
-        key="check-markdown",
-    )
+    st.download_button(**fields.widget("check-markdown"), data="\n".join(pages))
     if running.measured_steps is not None:
         st.markdown("**Step times**")
         components.bullets(running_report.step_time_lines(running, alone))
@@ -263,8 +247,8 @@ def _show_next_plan(page: Page, watched: Sequence[Watched], upload: Upload) -> N
     if not results.requested(label, name, page, "Two plans by theory, each as long as the first."):
         return
     steps, content = [], page.content
-    for label, fields in learned.items():
-        changed = session.with_changes(content, fields)
+    for label, measured in learned.items():
+        changed = session.with_changes(content, measured)
         content = full_content(scenario_of_text(json.dumps(changed)))  # with every field, as the widgets show it
         request = results.request_of(json.dumps(content, sort_keys=True))
         bounds.check(content, request)
@@ -274,15 +258,7 @@ def _show_next_plan(page: Page, watched: Sequence[Watched], upload: Upload) -> N
     found = results.compute_once(key, compute, "Planning again")
     st.markdown(f"**{components.plain(what_if_report.headline(found))}**")
     components.tables(what_if_report.tables(found), "recalibrated")
-    st.button(
-        "Use as the scenario",
-        key="check-use",
-        on_click=session.replace_scenario,
-        args=(content,),
-        type="primary",
-        icon=":material/check:",
-        help="Writes traffic and step times as measured into the scenario. Undo takes it back.",
-    )
+    st.button(**fields.widget("check-use"), on_click=session.replace_scenario, args=(content,))
 
 
 def _plan_again(

@@ -23,7 +23,7 @@ from planner.scenario import (
     scenario_table,
     settings_table,
 )
-from planner.web import components, session
+from planner.web import components, fields, session
 from planner.web.results import Page, compute_once, request_of, theory_plan
 
 MAX_SAVED = 8
@@ -128,21 +128,16 @@ def _saved_row(scenario: dict[str, Any]) -> None:
         key = f"compare-name-{number}"
         st.session_state[key] = scenario["name"]
         st.text_input(
-            "Name",
+            **fields.widget("compare-scenarios-name", key=key),
             max_chars=MAX_NAME_LENGTH,
-            label_visibility="collapsed",
-            key=key,
             on_change=_rename,
             args=(number,),
             width=NAME_WIDTH_PX,
         )
         st.button(
-            "Open",
+            **fields.widget("compare-scenarios-open", key=f"compare-open-{number}"),
             on_click=session.replace_scenario,
             args=(scenario["content"],),
-            key=f"compare-open-{number}",
-            icon=":material/open_in_new:",
-            help="Opens it in place of the scenario on the page; Undo brings that back",
         )
         st.button("Remove", on_click=_remove, args=(number,), key=f"compare-remove-{number}", icon=":material/delete:")
 

@@ -16,7 +16,7 @@ from planner.core import Columns, Metric, PlannerError, Table, money, number_of,
 from planner.fleet import Plan, PlannedDeployment, Progress, plan
 from planner.report import comparison, glossary
 from planner.search import Mode
-from planner.web import components, results
+from planner.web import components, fields, results
 from planner.web.results import Page, compute_once
 from planner.workload import ArrivalProcess, RecordedArrivals
 
@@ -121,14 +121,7 @@ def _setting_in_words(page: Page, mixed_plan: Plan, planned: PlannedDeployment) 
 
 def _question_inputs(page: Page, planned: PlannedDeployment) -> SystemsQuestion:
     """The largest rate is found unasked where it takes seconds: under a steady rate, and none without targets."""
-    names = st.multiselect(
-        "Systems",
-        list(SYSTEMS),
-        default=list(PRESELECTED),
-        key="compare-systems",
-        persist_state="session",
-        help="The table below says what each system is and where it is described.",
-    )
+    names = st.multiselect(**fields.widget("compare-systems"), options=list(SYSTEMS), default=list(PRESELECTED))
     shares = "Share of requests within all targets at a quarter to twice the planned rate: a few seconds, with "
     toggles = {
         "Simulate": f"Simulates {_requests(planned):,} requests on every system: some seconds",

@@ -20,7 +20,7 @@ from planner.scenario import (
     priced_skus,
     sku_table,
 )
-from planner.web import compare_scenarios, compare_systems, components, own_fleet, results
+from planner.web import compare_scenarios, compare_systems, components, fields, own_fleet, results
 from planner.web.compare_scenarios import quantity_chart
 from planner.web.results import Page, compute_once
 
@@ -33,14 +33,7 @@ HINTS = glossary.hints_of("compare GPUs")
 
 def show(page: Page) -> None:
     """The tab: one section at a time."""
-    chosen = components.choose_one(
-        "Compare",
-        list(SECTIONS),
-        "compare-section",
-        wrap=True,
-        help="Serving systems: the same GPUs and requests, used in other ways. GPUs: the same request on each GPU "
-        "alone. Scenarios: what you saved, side by side. Your own fleet: one that you run or have in mind.",
-    )
+    chosen = components.choose_one(**fields.widget("compare-section"), options=list(SECTIONS))
     SECTIONS[chosen](page)
 
 

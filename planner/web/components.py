@@ -63,6 +63,12 @@ class MetricCard:
     hint: str
     interval: str = ""
 
+    @classmethod
+    def named(cls, name: str, value: str, interval: str = "") -> MetricCard:
+        """A figure that `page_widgets.csv` names and explains."""
+        row = fields.WIDGETS[name]
+        return cls(row["label"], value, row["hint"], interval)
+
 
 def metric_cards(cards: Sequence[MetricCard], key: str) -> None:
     """Metrics in a row, as many as fit, two on a phone; the `key` is unique on the page."""
@@ -152,14 +158,9 @@ def slug(name: str) -> str:
 def csv_button(name: str, columns: Sequence[str], rows: Sequence[Sequence[object]], key: str) -> None:
     """A small button that downloads rows as a CSV."""
     st.download_button(
-        "CSV",
-        csv_text(columns, rows),
+        **fields.widget("components-csv", key=key),
+        data=csv_text(columns, rows),
         file_name=f"{slug(name)}.csv",
-        mime="text/csv",
-        key=key,
-        on_click="ignore",
-        type="tertiary",
-        icon=":material/download:",
         help=f"{plain(name)} as a CSV file",
     )
 

@@ -13,7 +13,7 @@ from planner.core import percent
 from planner.report import autoscaling
 from planner.report import plan as report
 from planner.traffic import cold_start_of, curve_of_profile, profiles
-from planner.web import components, results, session
+from planner.web import components, fields, results, session
 from planner.web.results import Page
 from planner.workload import RateDrift
 
@@ -39,12 +39,9 @@ def _profile_choice(page: Page) -> None:
     )
     names = list(profiles.list_profiles())
     name = st.selectbox(
-        "Recorded demand",
-        names,
+        **fields.widget("cost-profile"),
+        options=names,
         index=names.index("azure-2024-conv-day") if "azure-2024-conv-day" in names else 0,
-        key="cost-profile",
-        width=380,
-        help="The shape of a recorded day or week; its mean is your rate.",
     )
     measured, info = profiles.load_measured(name), profiles.profile_info(name)
     rate = page.request.growth * sum(service.workload.rate_per_s for service in page.request.all_services)
@@ -80,22 +77,10 @@ def _following_savings(page: Page) -> None:
         most = profiles.following_savings(profile)
         components.metric_cards(
             [
-                components.MetricCard(
-                    "$ per hour, following",
-                    headline.dollars(now),
-                    "USD/h: cost of the fleet that changes size, mean over the profile (listed prices, planned).",
-                ),
-                components.MetricCard(
-                    "$ per hour, never changing",
-                    headline.dollars(flat),
-                    "USD/h: cost of the cheapest fleet that always serves the largest demand (planned by theory).",
-                ),
-                components.MetricCard(
-                    "Saved by following",
-                    percent(1.0 - now / flat),
-                    "1 - cost of following / cost of never changing. The bound is 1 - mean / peak of demand: fleets "
-                    "come in whole GPUs.",
-                    f"at most {percent(most)} possible",
+                components.MetricCard.named("card-cost-day-per-hour-following", headline.dollars(now)),
+                components.MetricCard.named("card-cost-day-per-hour-never-changing", headline.dollars(flat)),
+                components.MetricCard.named(
+                    "card-cost-day-saved-by-following", percent(1.0 - now / flat), f"at most {percent(most)} possible"
                 ),
             ],
             "following",
@@ -135,22 +120,9 @@ def _profile_settings(page: Page) -> None:
         )
 
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        st.number_input(
-            "Cold start [s]",
-            min_value=0.0,
-            step=30.0,
-            help="From ordering a GPU until its replica serves. Paid for at every start.",
-            width=200,
-            **bound("cold_start_s"),
-        )
+        st.number_input(**fields.widget("cost-day-cold-start-s", **bound("cold_start_s")))
         st.toggle("Pools may change size", help="Off: one fleet, sized for the largest demand.", **bound("autoscale"))
-        st.button(
-            "Plan without it",
-            key="cost-no-profile",
-            on_click=session.change,
-            args=({"profile": None},),
-            help="Back to one constant rate.",
-        )
+        st.button(**fields.widget("cost-no-profile"), on_click=session.change, args=({"profile": None},))
     st.caption(components.plain(f"Demand: {profile.source}."))
 
 
@@ -161,26 +133,8 @@ def _autoscaled(page: Page) -> None:
     """The profile's day played with an autoscaler, beside the schedule and a flat fleet."""
     st.markdown("**What would an autoscaler do?**")
     with st.container(horizontal=True):
-        variation = st.number_input(
-            "Variation within an hour",
-            0.0,
-            1.0,
-            USUAL_VARIATION,
-            0.05,
-            key="cost-variation",
-            width=200,
-            help="Standard deviation of the rate within an hour, as a share of its mean. An assumption.",
-        )
-        load = st.number_input(
-            "Load aimed at",
-            0.1,
-            1.0,
-            0.7,
-            0.05,
-            key="cost-load",
-            width=200,
-            help="Of the rate a replica sustains: what the autoscaler holds.",
-        )
+        variation = st.number_input(**fields.widget("cost-variation"), value=USUAL_VARIATION)
+        load = st.number_input(**fields.widget("cost-load"))
     request, profile = page.request, page.request.profile
     if profile is None:
         return

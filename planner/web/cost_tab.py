@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import streamlit as st
 
@@ -36,43 +35,15 @@ from planner.report import growth, html_page, purchase_tables
 from planner.report import plan as report
 from planner.supply import SPOT, SpotTerms
 from planner.traffic import Forecast
-from planner.web import components, cost_day, results, session, summary
+from planner.web import components, cost_day, fields, results, session, summary
 from planner.web.results import Page
 
 MAX_PLANS = 14
 """Most plans that the search for the smallest demand takes (`planner.analysis.api_prices.api_break_even`)."""
 MAX_DEMAND_FACTOR = 8
 """The search ends at this multiple of the planned demand."""
-SPOT_INPUTS: tuple[dict[str, Any], ...] = (
-    {
-        "label": "Spot interruptions per day",
-        "value": 1.0,
-        "min_value": 0.001,
-        "step": 0.5,
-        "key": "cost-spot-often",
-        "help": "Of one instance. An assumption: see what your provider publishes.",
-    },
-    {
-        "label": "Minutes to replace one",
-        "value": 10.0,
-        "min_value": 0.1,
-        "step": 1.0,
-        "key": "cost-spot-away",
-        "help": "From the interruption until a replacement serves, model loaded. An assumption.",
-    },
-    {
-        "label": "Enough is up, probability",
-        "value": 0.99,
-        "min_value": 0.5,
-        "max_value": 0.9999,
-        "step": 0.01,
-        "format": "%.4f",
-        "key": "cost-spot-sure",
-        "help": "Probability that enough of the spot capacity bought is up at any time; the rest is headroom.",
-    },
-)
-"""Inputs of the spot terms where the scenario gives none. Their values are assumptions, to be replaced by what the
-provider publishes."""
+SPOT_INPUTS = ("cost-spot-often", "cost-spot-away", "cost-spot-sure")
+"""Inputs of spot terms that the scenario lacks: assumptions, to be replaced by what the provider publishes."""
 
 
 def show(page: Page) -> None:
@@ -204,16 +175,7 @@ def _year(page: Page, prices: Sequence[ApiPrice]) -> None:
     """Own against API over a year in which demand grows as the scenario says, or as the visitor assumes."""
     expected = page.request.forecast
     if expected is None:
-        share = st.number_input(
-            "Growth per month (%)",
-            min_value=-50.0,
-            max_value=100.0,
-            value=0.0,
-            step=1.0,
-            key="cost-growth",
-            width=200,
-            help="Of the demand, compounding. An assumption; `forecast` in the scenario says more.",
-        )
+        share = st.number_input(**fields.widget("cost-growth"))
         expected = Forecast(start=page.request.prices.day, growth_per_month=share / 100.0)
     key = ("headroom" if page.plan.simulated else "headroom by theory", page.key)
     found = results.compute_once(key, partial(headroom, page.plan), "Looking for headroom")
@@ -277,11 +239,12 @@ def _smallest_demand(page: Page, prices: Sequence[ApiPrice]) -> None:
     names = [f"{price.provider} ({price.served_as})" for price in prices]
     with st.container(horizontal=True, vertical_alignment="bottom"):
         chosen = st.selectbox(
-            "Find the smallest demand at which a fleet planned for it beats",
-            range(len(names)),
+            **fields.widget(
+                "cost-find-the-smallest-demand-at-which-a-fleet-planned-for-it-beats",
+                key=f"cost-smallest-api-{len(names)}-{page.request.llm.id}",
+            ),
+            options=range(len(names)),
             format_func=names.__getitem__,
-            key=f"cost-smallest-api-{len(names)}-{page.request.llm.id}",
-            width=380,
         )
         seconds = MAX_PLANS * results.theory_plan_s(page)
         pressed = st.button(
@@ -317,11 +280,9 @@ def _purchase_options(page: Page) -> None:
     options = {option.name: option for option in alternative_purchases(page.request, page.hardware)}
     single = [name for name, option in options.items() if len(option.commitments) == 1]
     names = st.multiselect(
-        "Ways of buying to compare",
-        list(options),
+        **fields.widget("cost-ways-of-buying-to-compare", key=f"cost-ways-{'-'.join(options)}"),
+        options=list(options),
         default=single,
-        key=f"cost-ways-{'-'.join(options)}",
-        help="Terms under which GPUs are listed. For each, the cheapest fleet is planned.",
     )
     chosen = [options[name] for name in names]
     components.bullets(_unpriced_in_words(page, chosen))
@@ -389,7 +350,7 @@ def _spot_terms(page: Page) -> SpotTerms:
         )
         return given
     with st.container(horizontal=True):
-        per_day, recovery_min, probability = (st.number_input(width=220, **arguments) for arguments in SPOT_INPUTS)
+        per_day, recovery_min, probability = (st.number_input(**fields.widget(name)) for name in SPOT_INPUTS)
     st.caption(
         "Spot capacity is interrupted. These three numbers are assumptions: set them to what your provider publishes."
     )

@@ -1,5 +1,7 @@
 """Fields of the scenario as the page has them (`planner/presets/page_fields.csv`): label, part, hint and bounds.
 
+Widgets that show no field, and figures, are called and explained by `planner/presets/page_widgets.csv`.
+
 Warnings, notes and fixes come from the engine, which knows fields only; who fills in the sidebar looks for labels.
 """
 
@@ -43,6 +45,8 @@ FIELDS = {
     for row in preset_rows("page_fields.csv")
 }
 """By dotted path."""
+WIDGETS = {row["name"]: row for row in preset_rows("page_widgets.csv")}
+"""What widgets that show no field, and figures, say: label, hint, and options of Streamlit as JSON."""
 _ROOTS = "limits|prices|search|workload|precision|own_hardware|slo"
 _PATH = rf"(?:{_ROOTS})(?:\.[a-z_][\w-]*|\.\d+|\[\d+\])+|(?:confidence|growth)(?==)"
 _FIELD = re.compile(rf"(?<![\w./`-])(?<!--set )(?:{_PATH})(=[^\s,;:)]+)?")
@@ -72,6 +76,13 @@ def number(path: str, place: Any = st, bind: Mapping[str, Any] | None = None, **
     given |= {"value": None, "placeholder": field.empty} if field.empty else {}
     given |= {"format": "%g"} if isinstance(given.get("min_value"), float) else {}
     place.number_input(**{**bound(path, bind), **given, **other})
+
+
+def widget(name: str, **other: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Label, hint and options of a widget that shows no field, its name as the key; `other` arguments go before."""
+    row = WIDGETS[name]
+    given = {"label": row["label"], "key": name} | ({"help": row["hint"]} if row["hint"] else {})
+    return {**given, **json.loads(row["options"] or "{}"), **other}
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

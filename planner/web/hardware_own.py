@@ -15,7 +15,7 @@ from hardware_db import Calibration, Fact, GpuSku, Kind
 from planner.core import InputError, money, number_of, percent
 from planner.fleet import hardware_for
 from planner.scenario import QUANTITIES, Content, SkuQuantity, peak_quantities, shown_value, user_hardware
-from planner.web import components, inputs_hardware, session
+from planner.web import components, fields, inputs_hardware, session
 from planner.web.results import Page
 
 MAIN_FACTS = ("hbm_capacity_bytes", "hbm_bandwidth_bytes_per_s", "scale_up.bandwidth_bytes_per_s", "node.gpus")
@@ -56,10 +56,8 @@ def _own_hardware_row(text: str, key: str, without: Callable[[Content, str], use
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(components.plain(text), width="stretch")
         st.button(
-            "Remove",
-            key=f"remove-{key}",
+            **fields.widget("hardware-own-remove", key=f"remove-{key}"),
             on_click=lambda: session.change(without(session.content(), name)),
-            icon=":material/delete:",
         )
 
 
@@ -95,11 +93,7 @@ def sku_editor(page: Page) -> None:
     """The numbers of a GPU in input fields; *Use it* puts the result into the scenario."""
     names = list(page.hardware.skus)
     used = next(iter([*page.plan.gpus, *page.request.search.skus]))
-    base = page.hardware.skus[
-        st.selectbox(
-            "Start from", names, index=names.index(used), key="own-base", help="Any packaged GPU, or one of your own."
-        )
-    ]
+    base = page.hardware.skus[st.selectbox(**fields.widget("own-base"), options=names, index=names.index(used))]
     mark = f"{base.id}-{zlib.crc32(base.model_dump_json().encode()):x}"
     is_own = base in page.hardware.own.skus
     with st.form(f"own-{mark}", border=True):
@@ -116,21 +110,10 @@ def _identity_inputs(page: Page, base: GpuSku, mark: str, is_own: bool) -> tuple
     """Id, name, price and whether it is searched."""
     columns = st.columns(COLUMNS, vertical_alignment="bottom")
     free = base.id if is_own else user_hardware.free_id(base.id, list(page.hardware.skus))
-    sku_id = columns[0].text_input(
-        "Id",
-        free,
-        key=f"own-id-{mark}",
-        help="Lower case, digits, - and dots. With the id of a packaged GPU, yours replaces it.",
-    )
+    sku_id = columns[0].text_input(**fields.widget("hardware-own-id", key=f"own-id-{mark}"), value=free)
     name = columns[1].text_input("Name", base.name if is_own else f"{base.name}, mine", key=f"own-name-{mark}")
     usd = columns[2].number_input(
-        "Price [$ per GPU-hour]",
-        min_value=0.001,
-        value=_starting_price(page, base),
-        step=0.05,
-        key=f"own-usd-{mark}",
-        placeholder="as listed",
-        help="Of one GPU; at first the price of the GPU that you started from. Empty: listed prices apply.",
+        **fields.widget("hardware-own-price-per-gpu-hour", key=f"own-usd-{mark}"), value=_starting_price(page, base)
     )
     searched = columns[3].checkbox("Plans may use it", value=True, key=f"own-searched-{mark}")
     return sku_id.strip(), name.strip(), usd, searched

@@ -19,7 +19,7 @@ from planner.llm import LlmSpec
 from planner.report import glossary
 from planner.roofline import ridge_point_flops_per_byte
 from planner.scenario import user_hardware
-from planner.web import components, hardware_own
+from planner.web import components, fields, hardware_own
 from planner.web.results import Page
 
 FORMATS = (Dtype.FP4, Dtype.FP8, Dtype.INT8, Dtype.BF16, Dtype.FP16)
@@ -60,14 +60,7 @@ NEAREST_HINTS = glossary.hints_of("nearest runs")
 
 def show(page: Page) -> None:
     """The tab: one section at a time."""
-    chosen = components.choose_one(
-        "Show",
-        list(SECTIONS),
-        "hardware-section",
-        label_visibility="collapsed",
-        help="GPUs: facts with sources. Prices: listed prices with sources. Calibrations: measured kernels. Accuracy: "
-        "predictions against measured runs. Your own: GPUs and calibrations that you add.",
-    )
+    chosen = components.choose_one(**fields.widget("hardware-section"), options=list(SECTIONS))
     SECTIONS[chosen](page)
 
 
@@ -187,11 +180,9 @@ def show_prices(page: Page) -> None:
             "Providers", sorted({price.provider for price in listed}), key="prices-providers", placeholder="all"
         ),
         "commitment": columns[2].multiselect(
-            "Commitments",
-            sorted({price.commitment for price in listed}),
+            **fields.widget("prices-commitments"),
+            options=sorted({price.commitment for price in listed}),
             format_func=lambda name: name.replace("_", " "),
-            key="prices-commitments",
-            placeholder="all",
         ),
     }
     matching = [

@@ -75,13 +75,7 @@ def plan_bar() -> None:
     with st.container(key="plan-bar", gap="small"):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.button("Plan", key="plan-now", type="primary", on_click=_plan, width=70)
-            st.toggle(
-                "at each change",
-                key=session.AT_EACH_CHANGE,
-                on_change=_plan,
-                persist_state="session",
-                help="Plans as soon as an input changes. Off: changes are gathered until you press Plan.",
-            )
+            st.toggle(**fields.widget("inputs-at-each-change", key=session.AT_EACH_CHANGE), on_change=_plan)
         if session.is_pending():
             st.caption(f":orange[{components.plain(_changed())}: not planned yet]")
         else:
@@ -109,13 +103,7 @@ def mark_pending(*, has_answer: bool) -> None:
             width="stretch",
         )
         st.button("Plan", key="plan-changes", type="primary", on_click=_plan, icon=":material/calculate:")
-        st.button(
-            "Back to those before",
-            key="drop-changes",
-            on_click=session.replace_scenario,
-            args=(session.planned_content(),),
-            icon=":material/undo:",
-        )
+        st.button(**fields.widget("drop-changes"), on_click=session.replace_scenario, args=(session.planned_content(),))
 
 
 # --- scenario ---------------------------------------------------------------------------------------------------------
@@ -137,9 +125,7 @@ def scenario_menu() -> None:
 def scenario_files() -> None:
     """Load and save: packaged scenarios, a YAML file, the link."""
     st.text_input(**fields.bound("name"))
-    name = st.selectbox(
-        "Start from an example", list(list_scenarios()), key="example", index=None, placeholder="Choose"
-    )
+    name = st.selectbox(**fields.widget("example"), options=list(list_scenarios()))
     st.button("Open example", on_click=session.load, args=(name,), disabled=name is None, key="open-example")
     components.upload(
         "Open a scenario (YAML) or a plan (JSON)",
@@ -150,17 +136,7 @@ def scenario_files() -> None:
         "The file that `planner plan` takes, or a plan as `planner plan --json` writes it. Only read as data.",
     )
     text = session.yaml_text()
-    st.download_button(
-        "Save as YAML",
-        text,
-        disabled=not text,
-        file_name="scenario.yaml",
-        mime="application/yaml",
-        on_click="ignore",
-        icon=":material/download:",
-        key="save-scenario",
-        help="For `planner plan scenario.yaml` and `planner.load_scenario`.",
-    )
+    st.download_button(**fields.widget("save-scenario"), data=text, disabled=not text)
     st.caption("The address of this page contains the scenario: bookmark or share it.")
 
 

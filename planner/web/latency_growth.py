@@ -12,7 +12,7 @@ from planner.charts import Row, latencies
 from planner.core import change, percent, significant
 from planner.fleet import Plan, PlannedDeployment, Progress, requests_to_simulate, step_time_ends
 from planner.serving import Deployment, Performance, evaluate, largest_stable_rate_per_s, sustainable_rate_per_s
-from planner.web import components, results
+from planner.web import components, fields, results
 from planner.web.components import MetricCard
 from planner.web.results import Page
 from planner.workload import RecordedArrivals
@@ -135,30 +135,24 @@ def _rate_cards(planned: PlannedDeployment, sweep: LatencyGrowth) -> list[Metric
     exact = found.share if found.estimated_share is None else found.estimated_share
     slow = f"{significant(rate * (1.0 + found.share))}/s at {percent(found.confidence)}"
     return [
-        MetricCard(
-            "Planned rate",
+        MetricCard.named(
+            "card-latency-growth-planned-rate",
             f"{significant(rate)}/s",
-            "Requests per second routed to this deployment in the period of the largest demand. (given)",
             f"{percent(rate / sweep.largest_per_s)} of the largest stable rate",
         ),
-        MetricCard(
-            "Sustainable rate",
+        MetricCard.named(
+            "card-latency-growth-sustainable-rate",
             f"{significant(rate * (1.0 + exact))}/s",
-            "Largest arrival rate at which every target holds without the replicas that may fail, with step times as "
-            "estimated: predicted, as simulation corrected it. Below: with step times as slow as the confidence asked "
-            "for reckons with.",
             "" if found.estimated_share is None else slow,
         ),
-        MetricCard(
-            "Headroom of this deployment",
+        MetricCard.named(
+            "card-latency-growth-headroom-of-this-deployment",
             change(found.share) if found.share < FACTOR_FROM else f"{significant(1.0 + found.share)} x",
-            "By how much its traffic may grow before a target is missed, reckoned as the headroom above the tabs.",
             headline.headroom_words(found),
         ),
-        MetricCard(
-            "Largest stable rate",
+        MetricCard.named(
+            "card-latency-growth-largest-stable-rate",
             f"{significant(sweep.largest_per_s)}/s",
-            "Above it queues grow without bound. (predicted from step times) Below: what runs out first.",
             f"{fullest.role} pool: {fullest.limit.replace('_', ' ')}",
         ),
     ]
@@ -193,9 +187,7 @@ def _simulations(
     total = sum(requests for _, requests in sweep.runs)
     if total > AUTOMATIC_REQUESTS and results.store().get(key) is None:
         is_pressed = st.button(
-            "Simulate at other rates",
-            key="latency-simulate",
-            icon=":material/play_arrow:",
+            **fields.widget("latency-simulate"),
             help=f"About {results.duration_text(total / SIMULATED_REQUESTS_PER_S)}: simulates {total:,} requests one "
             f"by one at {len(sweep.runs)} rates and shows their percentiles beside the curves.",
         )

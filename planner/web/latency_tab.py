@@ -23,7 +23,7 @@ from planner.fleet import (
 )
 from planner.report import class_table, confidence_table, glossary, tables, target_name
 from planner.serving import Pool, longest_prompt_tokens
-from planner.web import components, latency_growth, results, session, summary
+from planner.web import components, fields, latency_growth, results, session, summary
 from planner.web.components import MetricCard
 from planner.web.results import Page
 
@@ -244,15 +244,7 @@ def confidence_in_words(plan: Plan) -> str:
 def _distributions(plan: Plan, index: int, planned: PlannedDeployment) -> None:
     """The whole distribution of every metric at the planned rate, predicted and simulated."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        view = st.segmented_control(
-            "Share of requests",
-            ("within", "slower"),
-            default="within",
-            required=True,
-            key="latency-view",
-            help="within: the share of requests at or below a latency. slower: the share above it, on a logarithmic "
-            "axis, where p99 is at 1 %.",
-        )
+        view = st.segmented_control(**fields.widget("latency-view"))
         logarithmic = st.toggle("Logarithmic latency axis", key="latency-log")
     subject = f"{planned.surviving.summary} at {significant(planned.workload.rate_per_s)} requests/s"
     with st.container(horizontal=True):
@@ -372,21 +364,16 @@ def _prompt_and_chunk(planned: PlannedDeployment, pool: Pool, longest: int, chun
     left, right = st.columns(2)
     with left:
         prompt: int = st.slider(
-            "Prompt (tokens)",
-            PROMPT_STEP,
-            longest,
+            **fields.widget("latency-prompt-tokens", key=prompt_key),
+            min_value=PROMPT_STEP,
+            max_value=longest,
             step=PROMPT_STEP,
-            key=prompt_key,
-            format="localized",
-            help="Length of the prompt that arrives, up to the limit of the KV cache or of the model's context.",
         )
     with right:
         chunk: int = st.select_slider(
-            "Chunk budget (tokens per step)",
-            list(chunks),
-            key=chunk_key,
+            **fields.widget("latency-chunk-budget-tokens-per-step", key=chunk_key),
+            options=list(chunks),
             format_func=lambda size: f"{size:,}" + (" (planned)" if size == own else ""),
-            help="Most tokens of a step, running answers included (vLLM: max_num_batched_tokens).",
         )
     return prompt, chunk
 

@@ -16,7 +16,7 @@ from planner.fleet import Plan
 from planner.report import csv_text, html_page, plan_to_dict
 from planner.report import plan as report
 from planner.scenario import scenario_text
-from planner.web import components, summary
+from planner.web import components, fields, summary
 from planner.web.results import Page
 
 FOLDED_TABLES: Mapping[str, Sequence[str]] = {
@@ -108,12 +108,9 @@ def _deployment_files(plan: Plan, name: str) -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.markdown("**Deploy**", width="content")
         target = st.selectbox(
-            "Deploy on",
-            list(launch.TARGETS),
+            **fields.widget("plan-target"),
+            options=list(launch.TARGETS),
             format_func=lambda name: f"{name}: {launch.TARGETS[name].title}",
-            key="plan-target",
-            label_visibility="collapsed",
-            width=330,
         )
         refusal = export_refusal(plan, target)
         _file_button(

@@ -49,6 +49,9 @@ STAGES = ("searching", "solving", "simulating", "comparing", "adding up")
 PLANS = ("complete", "checked", "theory")
 """Kinds of plans, each with more in it than the next: simulated with alternatives, simulated, by theory."""
 
+REGIONS = "regions"
+"""Kind of plans over regions."""
+
 
 class Stopped(Exception):  # noqa: N818 - an outcome that the visitor asked for, not an error
     """The visitor stopped what was being computed here; a line and a button stand in its place."""
@@ -281,7 +284,7 @@ def request_of(key: str) -> PlanRequest:
 
 def is_planned(key: str) -> bool:
     """True if the plan of a scenario is known, by theory at least."""
-    return any(store().get((kind, key)) is not None for kind in PLANS)
+    return any(store().get((kind, key)) is not None for kind in (*PLANS, REGIONS))
 
 
 def page_of(content: Content, key: str) -> Page:

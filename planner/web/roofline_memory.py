@@ -30,7 +30,7 @@ from planner.engine import (
 from planner.llm import LlmSpec, Precision, checkpoints_of, format_words
 from planner.report import glossary
 from planner.roofline import Parallelism
-from planner.web import components, results
+from planner.web import components, fields, results
 from planner.web.components import MetricCard
 from planner.web.results import Page
 from planner.workload import Workload
@@ -221,30 +221,21 @@ def _choose(server: ShownServer, keys: Mapping[str, str]) -> tuple[ShownServer, 
     longest = server.llm.max_context_tokens
     with st.container(horizontal=True):
         sku = st.selectbox(
-            "GPU of the server",
-            server.skus,
+            **fields.widget("roofline-memory-gpu-of-the-server", key=keys["sku"]),
+            options=server.skus,
             format_func=lambda name: f"{name}{planned}" if name == server.skus[0] else name,
-            key=keys["sku"],
-            help="The same server on another GPU.",
             width=GPU_WIDTH_PX,
-            persist_state="session",
         )
         place = st.selectbox(
-            "Format",
-            range(len(formats)),
+            **fields.widget("roofline-memory-format", key=keys["precision"]),
+            options=range(len(formats)),
             format_func=lambda place: formats[place][0],
-            key=keys["precision"],
-            help="Number formats as planned, or those of a checkpoint that there is.",
             width=FORMAT_WIDTH_PX,
-            persist_state="session",
         )
         tp = st.selectbox(
-            "GPUs per layer (TP)",
-            _tp_options(split.tp),
-            key=keys["parallelism.tp"],
-            help="GPUs that every layer is split over. Stages, attention ranks and experts stay as planned.",
+            **fields.widget("roofline-memory-gpus-per-layer-tp", key=keys["parallelism.tp"]),
+            options=_tp_options(split.tp),
             width=INPUT_WIDTH_PX,
-            persist_state="session",
         )
         given: dict[str, Any] = {}
         for field, (label, hint, bounds) in NUMBERS.items():
@@ -331,12 +322,7 @@ def metric_cards(found: StartUp, at_tokens: int, cache: Table) -> list[MetricCar
     words, many = (str(row[0]) for row in cache.rows[:2])
     longest = found.replica.longest_tokens
     return [
-        MetricCard(
-            "Starts with",
-            percent(start_up_probability(found)),
-            "Probability that the server starts, uncertain as its memory is (predicted).",
-            "probability",
-        ),
+        MetricCard.named("card-roofline-memory-starts-with", percent(start_up_probability(found)), "probability"),
         MetricCard(
             "Tokens of KV cache",
             f"{found.kv_tokens:,}",
@@ -349,11 +335,8 @@ def metric_cards(found: StartUp, at_tokens: int, cache: Table) -> list[MetricCar
             f"How many requests of {longest:,} tokens fit in the cache at once. In the log: {many}.",
             f"of {longest:,} tokens",
         ),
-        MetricCard(
-            "Largest batch",
-            f"{found.batch_of(at_tokens):,}",
-            "Requests of this length, input and output, that the cache holds at once (predicted).",
-            f"of {at_tokens:,} tokens each",
+        MetricCard.named(
+            "card-roofline-memory-largest-batch", f"{found.batch_of(at_tokens):,}", f"of {at_tokens:,} tokens each"
         ),
     ]
 

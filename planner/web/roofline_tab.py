@@ -15,7 +15,7 @@ from planner.report import glossary
 from planner.roofline import Bound, compute_dtype
 from planner.search import PoolOnSku, on_sku
 from planner.serving import PoolModel, Role
-from planner.web import components, results, roofline_memory
+from planner.web import components, fields, results, roofline_memory
 from planner.web.components import MetricCard
 from planner.web.results import Page
 
@@ -33,13 +33,7 @@ HINTS = glossary.hints_of("roofline")
 
 def show(page: Page) -> None:
     """The tab: one section at a time."""
-    chosen = components.choose_one(
-        "Show",
-        list(SECTIONS),
-        "roofline-section",
-        label_visibility="collapsed",
-        help="Steps: what they wait for, on every GPU. Memory of one server: what a GPU holds as the engine starts.",
-    )
+    chosen = components.choose_one(**fields.widget("roofline-section"), options=list(SECTIONS))
     SECTIONS[chosen](page)
 
 
@@ -98,12 +92,9 @@ def _choose_pool(page: Page) -> PlannedPool:
     if len(pools) == 1:
         return pools[0]
     index = st.selectbox(
-        "Pool",
-        range(len(pools)),
+        **fields.widget("roofline-pool", key=f"roofline-pool-{'-'.join(pool.name for pool in pools)}"),
+        options=range(len(pools)),
         format_func=lambda index: pools[index].name,
-        key=f"roofline-pool-{'-'.join(pool.name for pool in pools)}",
-        help="Which pool of the plan the charts are about.",
-        width=300,
     )
     return pools[index or 0]
 
@@ -112,13 +103,10 @@ def _choose_sku(chosen: PlannedPool, fitted: Sequence[PoolOnSku]) -> PoolOnSku:
     own = chosen.pool.config.sku.id
     names = [replica.sku for replica in fitted]
     sku = st.selectbox(
-        "GPU",
-        names,
+        **fields.widget("roofline-gpu", key=f"roofline-sku-{chosen.name}"),
+        options=names,
         index=names.index(own),
         format_func=lambda name: f"{name} (planned)" if name == own else name,
-        key=f"roofline-sku-{chosen.name}",
-        help="The same replica (model, number formats, parallelism, limits) on another GPU of the search.",
-        width=260,
     )
     return next(replica for replica in fitted if replica.sku == (sku or own))
 
@@ -129,13 +117,8 @@ def _choose_batch(chosen: PlannedPool) -> float:
         return 1.0
     planned = max(1, round(chosen.running))
     batch = st.number_input(
-        "Requests in the decode step",
-        1,
-        65_536,
-        planned,
-        key=f"roofline-batch-{chosen.name}-{planned}",
-        help="Sequences that one decode step of a replica advances; at first the mean number running in the plan.",
-        width=220,
+        **fields.widget("roofline-requests-in-the-decode-step", key=f"roofline-batch-{chosen.name}-{planned}"),
+        value=planned,
     )
     return float(batch)
 
@@ -293,11 +276,7 @@ def _show_gpus(
         components.chart(picture, memory, f"Memory of one GPU of a {own.parallelism.label} replica", "roofline-memory")
     components.table(sku_table(rows, own, chosen.pool.role, running), "roofline-skus", HINTS)
     _show_roofs(chosen, fitted, rows, running)
-    every = st.toggle(
-        "All number formats",
-        key="roofline-formats",
-        help="Includes formats that this plan does not compute in.",
-    )
+    every = st.toggle(**fields.widget("roofline-formats"))
     skus = [page.hardware.skus[replica.sku] for replica in fitted]
     ridges: list[Row] = []
     for sku in skus:

@@ -17,7 +17,7 @@ from planner.fleet import Plan
 from planner.report import quantity, what_if
 from planner.scenario import Content
 from planner.traffic import load_lengths
-from planner.web import components, results, session
+from planner.web import components, fields, results, session
 from planner.web.results import Page
 
 FACTORS = (0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
@@ -68,15 +68,7 @@ def show(page: Page) -> None:
         return
     _side_by_side(page, page.plan, after)
     with st.container(horizontal=True):
-        st.button(
-            "Use this",
-            key="whatif-use",
-            on_click=session.change,
-            args=(changes,),
-            type="primary",
-            icon=":material/check:",
-            help="Writes the sliders into the scenario. Undo takes it back.",
-        )
+        st.button(**fields.widget("whatif-use"), on_click=session.change, args=(changes,))
         middle = dict.fromkeys(places.values(), 1.0)
         st.button("Reset", key="whatif-reset", on_click=st.session_state.update, args=(middle,), icon=":material/undo:")
 
@@ -272,23 +264,17 @@ def _metric_cards(compared: WhatIf) -> list[components.MetricCard]:
         for side in (compared.before, compared.after)
     ]
     return [
-        components.MetricCard(
-            "Cost per hour",
+        components.MetricCard.named(
+            "card-what-if-cost-per-hour",
             f"${money(after.usd_per_hour)}",
-            "Price of all GPUs for an hour [USD/h]: listed or given prices times GPUs, by theory.",
             _before_text(f"${money(before.usd_per_hour)}", before.usd_per_hour, after.usd_per_hour),
         ),
-        components.MetricCard(
-            "GPUs",
-            f"{gpus[1]:,}",
-            "GPUs of the whole fleet (optimised, by theory).",
-            _before_text(f"{gpus[0]:,}", gpus[0], gpus[1]),
+        components.MetricCard.named(
+            "card-what-if-gpus", f"{gpus[1]:,}", _before_text(f"{gpus[0]:,}", gpus[0], gpus[1])
         ),
-        components.MetricCard(
-            "$ per million tokens",
+        components.MetricCard.named(
+            "card-what-if-per-million-tokens",
             f"${money(token_usd[1])}",
-            "Cost of the fleet over all tokens, read and written [USD per million]: one figure for mixed replicas and "
-            "for pools apart (predicted).",
             _before_text(f"${money(token_usd[0])}", token_usd[0], token_usd[1]),
         ),
         components.MetricCard(

@@ -88,40 +88,22 @@ def messages(gpus: int) -> list[Row]:
 
 PREFIX = ("framework", "version", "device", "op_name", "kernel_source")
 """What every file there begins with (its collector/collect_nccl.py and tests/unit/sdk)."""
-NAMES: Mapping[str, Mapping[str, str]] = {
-    "gemm": {"dtype": "gemm_dtype", "m": "m", "n": "n", "k": "k"},
-    "context_attention": {
-        "batch": "batch_size",
-        "seq_len": "isl",
-        "num_heads": "num_heads",
-        "num_kv_heads": "num_key_value_heads",
-        "head_dim": "head_dim",
-        "window": "window_size",
-        "attn_dtype": "attn_dtype",
-        "kv_dtype": "kv_cache_dtype",
-        "prefix_len": "step",
-    },
-    "context_mla": {
-        "attn_dtype": "mla_dtype",
-        "kv_dtype": "kv_cache_dtype",
-        "num_heads": "num_heads",
-        "batch": "batch_size",
-        "seq_len": "isl",
-        "prefix_len": "step",
-    },
-    "moe": {
-        "dtype": "moe_dtype",
-        "num_tokens": "num_tokens",
-        "hidden": "hidden_size",
-        "inter": "inter_size",
-        "topk": "topk",
-        "num_experts": "num_experts",
-        "tp": "moe_tp_size",
-        "ep": "moe_ep_size",
-        "distribution": "distribution",
-    },
+RENAMED = {"batch": "batch_size", "seq_len": "isl", "num_kv_heads": "num_key_value_heads", "window": "window_size"}
+RENAMED |= {"kv_dtype": "kv_cache_dtype", "prefix_len": "step", "hidden": "hidden_size", "inter": "inter_size"}
+RENAMED |= {"tp": "moe_tp_size", "ep": "moe_ep_size"}
+COLUMNS = {
+    "gemm": "dtype m n k",
+    "context_attention": "batch seq_len num_heads num_kv_heads head_dim window attn_dtype kv_dtype prefix_len",
+    "context_mla": "attn_dtype kv_dtype num_heads batch seq_len prefix_len",
+    "moe": "dtype num_tokens hidden inter topk num_experts tp ep distribution",
 }
-NAMES = {**NAMES, "generation_attention": NAMES["context_attention"]}
+NAMES = {table: {name: RENAMED.get(name, name) for name in names.split()} for table, names in COLUMNS.items()}
+NAMES["gemm"]["dtype"], NAMES["moe"]["dtype"], NAMES["context_mla"]["attn_dtype"] = (
+    "gemm_dtype",
+    "moe_dtype",
+    "mla_dtype",
+)
+NAMES["generation_attention"] = NAMES["context_attention"]
 WIDE = {"bf16": "bfloat16"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -22,7 +23,7 @@ from planner.cli.commands import COMMANDS, app, main
 from planner.scenario import catalogue, list_scenarios, llm_catalogue, load_request
 from tests.builders import SMALL_SCENARIO
 from tests.cli.shell import GIVEN, RESULT, assert_refused, complaint, data, flat, run, written
-from tests.places import REFERENCE
+from tests.places import DATA, REFERENCE
 
 TRACE = "arrival_s,input_tokens,output_tokens\n" + "".join(
     f"{k / 3},{100 + 50 * (k % 7)},{20 + k % 5}\n" for k in range(60)
@@ -427,74 +428,12 @@ def test_validate_filters() -> None:
 # --- bad input ------------------------------------------------------------------------------------------------------
 
 SET = ("plan", "small.yaml", "--set")
-EVALUATE, COMPARE, VALIDATE = ("evaluate", *GIVEN), ("compare", *COMPARED), ("validate", "points.csv")
-CONFIG = (*GIVEN[2:], "--llm")
-CALIBRATE = ("calibrate-serving", "results.json", "--model", "phi-4", "--sku", "h100-sxm")
-BAD: list[tuple[tuple[str, ...], str, str]] = [  # what readers of scenarios refuse is tested with them
-    ((*SET, "search.skus=[h1000]"), "search.skus", "unknown name"),
-    ((*SET, "workload.lengths.input_tokens.x=3"), "--set workload.lengths.input_tokens", "holds no field x"),
-    ((*SET, "slo.5.metric=ttft"), "--set slo", "no such element"),
-    ((*SET, "name=[[["), "name", "not plain YAML"),
+with (DATA / "bad_commands.csv").open(encoding="utf-8", newline="") as file:
+    BAD = [(tuple(shlex.split(row["words"])), row["field"], row["said"]) for row in csv.DictReader(file)]
+BAD += [  # what readers of scenarios refuse is tested with them
     ((*SET, "workload.rate_per_s=" + "9" * 5000), "workload.rate_per_s", "a number has 5000 characters"),
-    ((*SET, "rate"), "--set", "key=value"),
-    ((*SET, "=3"), "--set", "key=value"),
-    (("plan", "missing.yaml"), "scenario", "no such file"),
-    (("plan", "folder.yaml"), "scenario", "is a folder"),
     (("plan", "x" * 5000), "scenario", "cannot be read"),
     (("plan", "a\0b"), "scenario", "unknown name"),
-    (("plan", "small.yaml", "--lp", "fleet.txt"), "--lp", "neither .lp nor .mps"),
-    (("plan", "small.yaml", "--fleet", "two h100"), "", "12 x h100-sxm TP4"),
-    (("plan", "small.yaml", "-q", "--details"), "--details, --quiet", "exclude each other"),
-    (("plan", "small.yaml", "--calibration", "absent.json"), "", "no such file"),
-    (("plan", "small.yaml", "--calibration", "list.json"), "", "must be one JSON object"),
-    (("evaluate", *CONFIG, "family.json"), "config.model_type", "names its family"),
-    (("evaluate", *CONFIG, "text.json"), "config", "is not JSON"),
-    (("evaluate", *CONFIG, "huge.json"), "config", "more than 10000000"),
-    (("evaluate", *GIVEN[:2], *GIVEN[4:]), "command line", "--sku"),
-    (("evaluate", "--sku", "h100-sxm"), "--llm", "without a scenario"),
-    (("evaluate", *GIVEN[:6]), "--lengths", "without a scenario"),
-    ((*EVALUATE, "--engine", "none"), "--engine", "unknown name"),
-    ((*EVALUATE, "--router", "best"), "--router", "unknown name"),
-    ((*EVALUATE, "--schedule-order", "lifo"), "--schedule-order", "unknown name"),
-    ((*EVALUATE, "--mode", "disaggregated", "--prefill-sku", "none"), "--prefill-sku", "unknown name"),
-    ((*EVALUATE, "--prefill-tp", "2"), "--prefill-tp", "only a disaggregated deployment"),
-    ((*EVALUATE, "--concurrency", "3"), "workload.rate_per_s", "does not go with"),
-    ((*EVALUATE, "--rate", "-3"), "workload.rate_per_s", "greater than 0"),
-    ((*EVALUATE, "--rate", "fast"), "command line", "--rate"),
-    ((*EVALUATE, "--lengths", "10/0"), "workload.lengths.output_tokens", "1"),
-    ((*EVALUATE, "--weights", "fp9"), "weights", "fp8"),
-    ((*EVALUATE, "--tp", "0"), "tp", "1"),
-    ((*EVALUATE, "--speed", "3"), "command line", "No such option"),
-    (("compare",), "--sku", "is needed"),
-    ((*COMPARE, "--systems", "orka"), "systems", "unknown name"),
-    ((*COMPARE, "--systems", ","), "systems", "one or more"),
-    (("compare", *GIVEN), "--llm", "shapes the scenario"),
-    ((*COMPARE, "--rate", "8"), "--rate", "shapes the scenario"),
-    (("compare", "--sku", "h100-sxm"), "--llm", "is needed without a scenario"),
-    ((*COMPARE, "--rates", "fast"), "--rates", "must be numbers"),
-    ((*COMPARE, "--rates", "1,2"), "slo", "judged by targets"),
-    ((*COMPARE, "--requests", "0"), "requests", ">= 1"),
-    ((*COMPARE, "--price", "-1"), "usd_per_gpu_hour", "> 0"),
-    ((*COMPARE, "--plot", "missing/c.html"), "output file", "there is no folder"),
-    ((*COMPARE, "--plot", "c.png"), "--plot", "HTML"),
-    (("validate", "none.csv"), "points", "cannot be read"),
-    ((*VALIDATE, "--sku", "h1000"), "--sku", "unknown name"),
-    ((*VALIDATE, "--mode", "both"), "--mode", "unknown name"),
-    ((*VALIDATE, "--model", "qwen"), "--model", "unknown name"),
-    ((*VALIDATE, "--held-out", "--fitted"), "--held-out, --fitted, --all", "exclude each other"),
-    ((*VALIDATE, "--jobs", "0"), "--jobs", "must be >= 1"),
-    ((*VALIDATE, "--write", "results.json"), "--write", "has no <!-- scoreboard -->"),
-    ((*VALIDATE, "--calibrations", "missing"), "--calibrations", "no .json files"),
-    ((*CALIBRATE[:2], *CALIBRATE[4:]), "command line", "--model"),
-    ((*CALIBRATE, "--sku", "h1000"), "--sku", "unknown name"),
-    ((*CALIBRATE, "none.json"), "result", "cannot be read"),
-    ((CALIBRATE[0], "one.json", *CALIBRATE[2:]), "results", "at least 2 runs"),
-    ((*CALIBRATE, "points.csv"), "result", "line 1 is not JSON"),
-    (("nope",), "command line", "--help"),
-    (("--nope",), "command line", "--help"),
-    (("plan", "a", "b"), "command line", "--help"),
-    (("plan", "a", "--json"), "command line", "--help"),
-    (("schema", "none"), "command line", "--help"),
 ]
 FILES = {
     **{"one.json": json.dumps(RESULT).encode(), "list.json": b"[1]"},

@@ -25,7 +25,6 @@ from planner.optimizer import Purchase, Resource
 from planner.scenario import load_scenario
 from planner.supply import Site, SiteSupply, Supply
 from planner.traffic import AreaDemand, DemandProfile
-from planner.workload import LatencyDistribution
 
 SMALL = (
     "search.skus=[h100-sxm]",
@@ -254,6 +253,11 @@ def test_an_unknown_residency_names_the_nearest() -> None:
         plan_regions(small(demand(residency=["eurpe"])))
 
 
+def test_a_target_of_an_area_needs_one_to_take_the_place_of() -> None:
+    with pytest.raises(InputError, match="ttft_s"):
+        plan_regions(small(demand(ttft_s=0.5), "slo.0.metric=e2e"))
+
+
 def test_limits_of_a_whole_fleet_are_refused() -> None:
     with pytest.raises(InputError, match=r"limits\.budget_usd_per_hour"):
         plan_regions(small(demand(), "limits.budget_usd_per_hour=100"))
@@ -279,13 +283,29 @@ def test_a_target_shorter_than_the_way_names_the_area_and_the_least_ttft() -> No
     assert plan_regions(small(areas, f"slo.0.threshold_s={enough_s}"), simulate=False).feasible
 
 
-def test_the_way_is_independent_of_the_pool() -> None:
-    """Convolution with a constant is a shift: all of the network's part then is the way."""
-    pool = LatencyDistribution.from_samples(np.linspace(0.1, 0.9, 1000))
-    delay = LatencyDistribution.constant(0.1)
-    assert LatencyDistribution.independent_sum(pool, delay).quantile_s(0.9) == pytest.approx(
-        pool.quantile_s(0.9) + 0.1, rel=0.01
-    )
+def test_a_target_of_every_area_is_the_target_of_all() -> None:
+    """The same threshold said of each area leaves the same in every region, to the rounding of classes."""
+    world = regions._World(small(demand(), "slo.0.threshold_s=0.8"), load_hardware(), lambda _: None)
+    each = regions._World(small(demand(ttft_s=0.8), "slo.0.threshold_s=5"), load_hardware(), lambda _: None)
+    for one, other in zip(world.places, each.places, strict=True):
+        assert one.classes.keys() == other.classes.keys()
+        for area, (steps,) in one.classes.items():
+            left_s, same_s = (
+                0.8 - steps * regions.DISTANCE_STEP_S,
+                5.0 - other.classes[area][0] * regions.DISTANCE_STEP_S,
+            )
+            assert left_s == pytest.approx(same_s, abs=regions.DISTANCE_STEP_S)
+
+
+def test_power_and_co2_are_those_of_the_gpus_in_the_grid_of_the_region(found: RegionsPlan) -> None:
+    """kW = GPUs x TDP x PUE / 1000, times kg a kWh of the tables of the region; unknown where these say nothing."""
+    places = {(place.provider, place.region): place for place in load_hardware().regions}
+    for fleet in found.fleets:
+        place = places[fleet.site.provider, fleet.site.region]
+        gpus = np.mean([period.gpus.get("h100-sxm", 0.0) for period in fleet.plan.schedule])
+        assert fleet.power_kw == pytest.approx(gpus * 0.7 * (place.pue or 1.0))  # 700 W, NVIDIA's data sheet
+        grid = place.kg_co2_per_kwh
+        assert fleet.co2_kg_per_hour == (None if grid is None else pytest.approx((fleet.power_kw or 0.0) * grid))
 
 
 def test_what_is_left_of_a_lost_region_is_what_the_others_carry() -> None:

@@ -29,8 +29,7 @@ from planner.core import UnsupportedFeatureError
 from planner.fleet import Plan
 from planner.launch.placement import place_replicas, server_numbers
 from planner.launch.routers import FIRST_ROUTER_PORT
-from planner.launch.scripts import COMPOSE_NAME, RENDER_NODES_NAME
-from planner.launch.slurm import JOB_NAME
+from planner.launch.scripts import COMPOSE_NAME, JOB_NAME, RENDER_NODES_NAME
 from planner.launch.spec import FIRST_PORT
 from planner.llm import load_llm
 from planner.roofline import Parallelism

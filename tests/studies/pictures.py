@@ -120,6 +120,7 @@ PICTURES = (
     Picture("app-1440", CHAT, size=(1440, 900)),
     Picture("app-900", CHAT, size=(900, 900)),
     Picture("app-latency", CHAT, "Latency", size=(1440, 1900)),
+    Picture("world-1440", {"base": "global-chat-llama-70b", "prices.as_of": AS_OF}, size=(1440, 1230)),
     Picture("guide-chat-answer", CHAT, "Plan", ANSWER),
     Picture("guide-chat-alternatives", CHAT, "Plan", (chart(2),)),
     Picture(

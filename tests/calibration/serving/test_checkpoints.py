@@ -13,58 +13,10 @@ from hardware_db import Dtype
 from planner.core import UnknownNameError, UnsupportedFeatureError, preset
 from planner.llm import LlmSpec, Part, architecture_name, list_llms, load_llm
 from tests.calibration.serving.points import DB, POINT, point_with
+from tests.places import REFERENCE
 
-NAMES = {
-    "qwen3-coder-30b-a3b-instruct": "Qwen/Qwen3-Coder-30B-A3B-Instruct-FP8",
-    "minimax-m2.7": "nvidia/MiniMax-M2.7-NVFP4",
-    "kimi-k2.6": "nvidia/Kimi-K2.6-NVFP4",
-    "deepseek-v3.1": "nvidia/DeepSeek-V3.1-NVFP4",
-    "deepseek-r1": """
-        deepseek-ai/DeepSeek-R1 deepseek-ai/DeepSeek-R1-0528 nvidia/DeepSeek-R1-0528-FP4-V2
-        nvidia/DeepSeek-R1-0528-NVFP4 amd/DeepSeek-R1-0528-MXFP4-Preview amd/DeepSeek-R1-MXFP4-ASQ
-        DeepSeek-R1-0528-W4A8 QuantTrio/DeepSeek-R1-0528-AWQ dsr1
-    """,
-    "deepseek-v3": "deepseek-ai/DeepSeek-V3-0324 deepseek-ai/DeepSeek-V3.1-Terminus",
-    "deepseek-v3.2": "nvidia/DeepSeek-V3.2-NVFP4 deepseek-ai/DeepSeek-V3.2-Exp",
-    "kimi-k2-instruct": "moonshotai/Kimi-K2-Instruct-0905 moonshotai/Kimi-K2-Thinking nvidia/Kimi-K2-Thinking-NVFP4",
-    "kimi-k2.5": "moonshotai/Kimi-K2.5 nvidia/Kimi-K2.5-NVFP4 amd/Kimi-K2.5-MXFP4",
-    "glm-5": "zai-org/GLM-5-FP8 nvidia/GLM-5-NVFP4 amd/GLM-5.1-MXFP4 zai-org/GLM-5.1-FP8",
-    "glm-5.2": "zai-org/GLM-5.2-FP8 nvidia/GLM-5.2-NVFP4",
-    "minimax-m3": "MiniMaxAI/MiniMax-M3 MiniMaxAI/MiniMax-M3-MXFP8 amd/MiniMax-M3-MXFP4 nvidia/MiniMax-M3-NVFP4",
-    "glm-4.7": "zai-org/GLM-4.5-FP8 zai-org/GLM-4.6 zai-org/GLM-4.7-FP8 QuantTrio/GLM-4.6-GPTQ-Int4-Int8Mix",
-    "glm-4.5-air": "zai-org/GLM-4.5-Air-FP8",
-    "minimax-m2.5": "MiniMaxAI/MiniMax-M2.1 nvidia/MiniMax-M2.5-NVFP4 amd/MiniMax-M2.5-MXFP4",
-    "qwen3-235b-a22b": """
-        Qwen/Qwen3-235B-A22B-Instruct-2507-FP8 Qwen/Qwen3-235B-A22B-Thinking-2507 nvidia/Qwen3-235B-A22B-NVFP4
-    """,
-    "qwen3-32b": "Qwen/Qwen3-32B-FP8-Static-PerTensor Qwen/Qwen3-32B-AWQ RedHatAI/Qwen3-32B-quantized.w4a16",
-    "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B-GPTQ-Int4",
-    "qwen3.5-397b-a17b": "Qwen/Qwen3.5-397B-A17B-FP8 amd/Qwen3.5-397B-A17B-MXFP4 nvidia/Qwen3.5-397B-A17B-NVFP4",
-    "gpt-oss-120b": "openai/gpt-oss-120b amd/gpt-oss-120b-w-mxfp4-a-fp8 lmsys/gpt-oss-120b-bf16",
-    "llama-3.3-70b-instruct": """
-        nvidia/Llama-3.3-70B-Instruct-FP8 nvidia/Llama-3_3-70B-Instruct-FP4 amd/Llama-3.3-70B-Instruct-FP8-KV
-        deepseek-ai/DeepSeek-R1-Distill-Llama-70B
-    """,
-    "llama-3.1-8b": """
-        meta-llama/Meta-Llama-3.1-8B-Instruct neuralmagic/Meta-Llama-3.1-8B-Instruct-FP8-dynamic llama-3.1-8b
-    """,
-    "llama-3.1-405b": "amd/Llama-3.1-405B-Instruct-MXFP4-Preview nvidia/Llama-3.1-405B-Instruct-NVFP4",
-    "llama-4-maverick-17b-128e-instruct": """
-        nvidia/Llama-4-Maverick-17B-128E-Instruct-FP8 RedHatAI/Llama-4-Maverick-17B-128E-Instruct-NVFP4
-    """,
-    "mixtral-8x7b-v0.1": "mistralai/Mixtral-8x7B-Instruct-v0.1 mistralai/Mixtral-8x7B-v0.1",
-    "nvidia-nemotron-3-nano-30b-a3b-bf16": """
-        nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8 nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4
-    """,
-    "llama-2-70b": "meta-llama/Llama-2-70b-chat-hf",
-    "qwen3-next-80b-a3b-thinking": "Qwen/Qwen3-Coder-Next-FP8 Qwen/Qwen3-Next-80B-A3B-Instruct",
-    "step-3.7-flash": "stepfun-ai/Step-3.5-Flash-FP8",
-    "ministral-3-8b": "mistralai/Ministral-3-8B-Instruct-2512 mistralai/Ministral-3-8B-Reasoning-2512",
-    "gemma-4-e4b": "google/gemma-4-E4B-it",
-    "glm-4.7-flash": "zai-org/GLM-4.7-Flash",
-    "ernie-4.5-21b-a3b-pt": "baidu/ERNIE-4.5-21B-A3B-PT baidu/ERNIE-4.5-21B-A3B-Base-PT",
-    "ernie-4.5-300b-a47b-pt": "baidu/ERNIE-4.5-300B-A47B-PT",
-}
+with (REFERENCE / "checkpoint_names.csv").open(encoding="utf-8", newline="") as file:
+    NAMES = {row["preset"]: row["names"] for row in csv.DictReader(file)}
 """Names of published checkpoints with the layers of each preset."""
 
 

@@ -1,0 +1,74 @@
+"""The page of a scenario with areas of users: its table says what the scenario says, its answer what the plan does."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from planner.charts import demands
+from planner.fleet import RegionsPlan
+from planner.report import regions
+from planner.scenario import load_scenario
+from planner.web import results, world
+from tests.charts.test_costs import is_json
+from tests.report.test_regions import FEW
+from tests.web.pages import content_of, said, scenario, values
+from tests.web.test_app import opened
+
+WORLD = "global-chat-llama-70b"
+
+
+@pytest.fixture(scope="module")
+def page() -> AppTest:
+    return opened({"base": WORLD, **dict(setting.split("=") for setting in FEW)})
+
+
+@pytest.fixture(scope="module")
+def found(page: AppTest) -> RegionsPlan:
+    plan = results.store().get((results.REGIONS, json.dumps(scenario(page), sort_keys=True)))
+    assert isinstance(plan, RegionsPlan)
+    return plan
+
+
+def test_a_table_that_is_left_as_it_is_changes_nothing() -> None:
+    demand = content_of(name=WORLD)["demand"]
+    assert world.demand_of(world.area_rows(demand), demand) == demand
+
+
+def test_an_edited_table_is_what_is_planned() -> None:
+    content = content_of(name=WORLD)
+    rows = [{**row, "ttft_ms": 500.0} for row in world.area_rows(content["demand"])]
+    content["demand"] = world.demand_of([*rows, {"area": "india", "weight": 5.0, "residency": "asia, eu"}], {})
+    request = load_scenario(content)
+    assert {area.ttft_s for area in request.areas.values()} == {0.5, None}
+    assert request.areas["india"].residency == ("asia", "eu")
+    assert request.areas["india"].rate_per_s == pytest.approx(45.0 * 5.0 / 50.0)
+
+
+def test_the_answer_is_that_of_the_plan(page: AppTest, found: RegionsPlan) -> None:
+    assert not page.exception and not page.error
+    assert regions.headline(found) in said(page)
+    assert float(values(page)["$ per hour"].removeprefix("$")) == pytest.approx(found.usd_per_hour, rel=0.01)
+    assert all(line in said(page) for line in found.assumptions)
+
+
+def test_a_fleet_opens_as_a_scenario_of_its_own(page: AppTest, found: RegionsPlan) -> None:
+    opened_one = page.button(key="world-open-0").click().run()
+    assert scenario(opened_one)["prices"]["region"] == found.fleets[0].site.region
+    assert not scenario(opened_one)["demand"] and "Headroom" in values(opened_one)
+
+
+def test_every_request_of_an_hour_is_drawn_once(found: RegionsPlan) -> None:
+    rows = demands.route_rows(found)
+    for area, rates in found.rates_per_s.items():
+        for hour, rate in enumerate(rates):
+            here = [row for row in rows if (row["area"], row["hour"]) == (area, hour)]
+            assert sum(row["rate_per_s"] for row in here) == pytest.approx(rate)
+            assert sum(row["to_band"] - row["from_band"] for row in here) == pytest.approx(demands.AREA_SHARE)
+    assert sum(row["share"] for row in demands.map_rows(found, results.hardware_for(found.request))) == pytest.approx(
+        3.0
+    )
+    assert is_json(demands.route_chart(found))
+    assert is_json(demands.world_map(found, results.hardware_for(found.request)))
