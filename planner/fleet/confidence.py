@@ -15,15 +15,15 @@ rate at which it holds in the last of the draws that it has to, and the program 
 Each deployment is judged by theory. Slower steps never bring a latency down, so that many draws are known to hold or to
 miss from another that is slower, or faster, in everything. The logarithm of a latency at its percentile is smooth in
 those of the step times: once a spline through some evaluations foretold others, draws that it leaves in no doubt are
-read off it. Ten to twenty evaluations stand for all 400: of 18 fleets of which every draw was evaluated as well none
-was read off wrongly.
+read off it. Ten to twenty evaluations stand for all 400, and five at another rate of the same deployment: of 18 fleets
+of which every draw was evaluated as well none was read off wrongly.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from types import MappingProxyType
@@ -66,6 +66,8 @@ FORETOLD = 5
 """Latest evaluations whose errors count, each against a spline through those before. A choice."""
 IN_DOUBT = 3.0
 """Largest of these errors times which a draw this near to the targets is in doubt. A choice."""
+RATE_SCALE = 0.1
+"""Logarithm of a rate that counts in the spline as a standard deviation of a step time does. Affects speed."""
 LEAST_DOUBT = 0.005
 """Logarithm of a latency over its target up to which every draw is: twice what slices leave unsteady."""
 ALIKE_PARTS = 2.0
@@ -250,6 +252,7 @@ def counted_draws(
     factors: Sequence[float] | None = None,
     *,
     exact: bool = False,
+    surfaces: dict[Hashable, _Surface] | None = None,
 ) -> Judgement:
     """With which probability every deployment starts and meets every target, and what falls short of that asked for.
 
@@ -263,6 +266,7 @@ def counted_draws(
             same) and what is known of step times.
         factors: `rate_factors` of the deployments; None: theory as it is.
         exact: count to the end and look for no shortfalls.
+        surfaces: what was evaluated for the same plan so far, at any rate; added to.
     """
     starts = min(  # of one kind all replicas start, or none
         (
@@ -274,7 +278,7 @@ def counted_draws(
     )
     enough = min(max(math.ceil(request.confidence * (DRAWS + 1.0) / starts - 0.5), 1), DRAWS)
     judges = [
-        _Judge(planned, slos, request.seed, request.measured_steps, factor)
+        _Judge(planned, slos, request.seed, request.measured_steps, factor, {} if surfaces is None else surfaces)
         for planned, factor in zip(deployments, factors or [1.0] * len(deployments), strict=True)
     ]
     alone = [judge.holds(None if exact else enough) for judge in judges]
@@ -311,7 +315,8 @@ class _Judge:
         slos: Sequence[ScopedSlo],
         seed: int,
         measured: Mapping[str, MeasuredSteps],
-        rate_factor: float = 1.0,
+        rate_factor: float,
+        surfaces: dict[Hashable, _Surface],
     ) -> None:
         self.planned, self.slos, self.rate_factor, self.measured = planned, slos, rate_factor, measured
         self.known: BoolArray = np.zeros(DRAWS, dtype=bool)
@@ -323,7 +328,9 @@ class _Judge:
         self.uncalibrated = {pool.config.sku.id for pool, own in zip(pools, self.spreads, strict=True) if own is None}
         self.asked = frozenset(slos), frozenset(planned.slices), planned.workload
         self.logs = self._drawn(seed, measured)
-        self.surface = _Surface(np.where(np.ptp(self.logs, axis=0) > 0.0, self.logs.std(axis=0), 1.0))
+        self.scale = np.where(np.ptp(self.logs, axis=0) > 0.0, self.logs.std(axis=0), 1.0)
+        key = (self.estimate.surviving.summary, *self.asked[:2], planned.workload.classes)  # of a plan: arrivals follow
+        self.surface = surfaces.setdefault(key, _Surface())
 
     def _drawn(self, seed: int, measured: Mapping[str, MeasuredSteps]) -> FloatArray:
         """What step times are off by, as `ReplicaSpreads.shift` takes it: shape (draws, 3 of each pool)."""
@@ -345,11 +352,11 @@ class _Judge:
         faster = np.all(self.logs[:, None] <= self.logs, axis=2)
         while True:
             known, holds, open_draws = self.known.copy(), self.held.copy(), np.flatnonzero(~self.known)
-            read_off = self.surface.worst(self.logs[open_draws])
+            read_off = self.surface.worst(self._places(self.logs[open_draws]))
             if read_off is not None:
-                known[open_draws] = np.abs(read_off) > self.surface.doubt
+                known[open_draws] = np.abs(read_off) > self.surface.doubt(self._places(self.logs[:1])[0, -1])
                 holds[open_draws] = known[open_draws] & (read_off <= 0.0)
-            misses = (known & ~holds).sum() if self.surface.is_known else 0  # only then can the others be ranked
+            misses = (known & ~holds).sum() if read_off is not None else 0  # only then can the others be ranked
             if known.all() or (enough is not None and (holds.sum() >= enough or misses > DRAWS - enough)):
                 self.known, self.held = known, holds
                 return holds
@@ -357,8 +364,12 @@ class _Judge:
             says_most = np.argmax(np.minimum(among.sum(axis=0), among.sum(axis=1)))
             logs = self.logs[open_draws[says_most if read_off is None else np.abs(read_off).argmin()]]
             verdict = self._verified_at(logs)
-            self.surface.add(logs, verdict.log_excesses)
             self._note(logs, verdict.holds)
+
+    def _places(self, logs: FloatArray, factor: float = 1.0) -> FloatArray:
+        """Of step times on the surface, at so many times the rate; shape (draws, columns + 1)."""
+        log_rate = math.log(factor * self.rate_factor * self.planned.workload.rate_per_s) / RATE_SCALE
+        return np.column_stack([logs / self.scale, np.full(len(logs), log_rate)])
 
     def ranks(self) -> NDArray[np.intp]:
         """Place of every draw, from the one in which the deployment holds most easily; shape (draws,)."""
@@ -370,11 +381,11 @@ class _Judge:
 
     def _severity(self, logs: FloatArray) -> FloatArray:
         """How far beyond the targets step times bring a deployment, below 0 where it meets them; shape (draws,)."""
-        read_off = self.surface.worst(logs)
+        read_off = self.surface.worst(self._places(logs))
         if read_off is not None:
             return read_off
-        sums = (self.logs / self.surface.scale).sum(axis=1)
-        return np.asarray((logs / self.surface.scale).sum(axis=1) - sums[self.held].max(initial=sums.min()))
+        sums = (self.logs / self.scale).sum(axis=1)
+        return np.asarray((logs / self.scale).sum(axis=1) - sums[self.held].max(initial=sums.min()))
 
     def deviations_in(self, draw: int, most: float) -> float:
         """Standard deviations, from 0 to `most`, that everything has to be slower for it to be as bad as a draw."""
@@ -435,6 +446,7 @@ class _Judge:
             log_misses = math.log(misses) if misses > 0.0 else -math.inf
             holds, excesses = not violated_metrics(planned, self.slos), log_excesses(planned, self.slos)
             known = _VERDICTS.put(key, (surviving, _Verdict(holds, log_misses, excesses)))
+        self.surface.add(self._places(logs[None], factor)[0], known[1].log_excesses)
         return known[1]
 
     def _at(self, logs: FloatArray, factor: float = 1.0) -> PlannedDeployment:
@@ -449,55 +461,49 @@ class _Judge:
 
 @dataclass
 class _Surface:
-    """Logarithms of latencies over their targets by those of step times: a spline through those evaluated.
+    """Logarithms of latencies over their targets by step times and the rate: a spline through those evaluated.
 
     Of each target s(x) = sum_i w_i |x - x_i|^3 + b x + c with sum_i w_i = 0 and sum_i w_i x_i = 0, the smoothest
     function through the values in the sense of Duchon, "Splines minimizing rotation-invariant semi-norms in Sobolev
     spaces" (1977): a plane where they lie on one.
 
     Attributes:
-        scale: of each of the step times, shape (columns,).
-        logs: evaluated near the targets.
-        found: what was found there, shape (targets,) each.
-        errors: of what was foretold, of the worst target and up to `NEAR`.
+        found: what was evaluated, shape (targets,) each, by its place: logarithms of step times and last of the rate.
+        errors: of what was foretold, of the worst target and up to `NEAR`, by the rate.
     """
 
-    scale: FloatArray
-    logs: list[FloatArray] = field(default_factory=list)
-    found: list[FloatArray] = field(default_factory=list)
-    errors: list[float] = field(default_factory=list)
+    found: dict[tuple[float, ...], FloatArray] = field(default_factory=dict)
+    errors: dict[float, list[float]] = field(default_factory=dict)
 
-    def add(self, logs: FloatArray, excesses: FloatArray) -> None:
-        """Add an evaluation: its error against what was foretold and, near the targets, a point of the spline."""
-        foretold = self.worst(logs[None])
-        if foretold is not None:
+    def add(self, place: FloatArray, excesses: FloatArray) -> None:
+        """Add an evaluation and, of all but the first at a rate, its error against what was foretold."""
+        if tuple(place.tolist()) in self.found:
+            return
+        foretold, errors = self.worst(place[None]), self.errors.get(place[-1])
+        if errors is None:
+            self.errors[place[-1]] = []
+        elif foretold is not None:
             both = np.clip([float(foretold[0]), float(excesses.max())], -NEAR, NEAR)
-            self.errors.append(abs(float(both[0] - both[1])))
-        if abs(excesses.max()) <= NEAR and np.isfinite(excesses).all():
-            self.logs.append(logs / self.scale)
-            self.found.append(excesses)
+            errors.append(abs(float(both[0] - both[1])))
+        self.found[tuple(place.tolist())] = excesses
 
-    @property
-    def is_known(self) -> bool:
-        """True if there are more points than a plane needs."""
-        return len(self.found) > self.scale.size + 1
-
-    def worst(self, logs: FloatArray) -> FloatArray | None:
-        """Of the target that is missed most, at other step times, shape (draws,); None where too few are known."""
-        if not self.is_known:
+    def worst(self, places: FloatArray) -> FloatArray | None:
+        """Of the target that is missed most, shape (places,); None where too few are known near the targets."""
+        near = [each for each in self.found.items() if abs(each[1].max()) <= NEAR and np.isfinite(each[1]).all()]
+        if len(near) <= places.shape[1]:
             return None
-        points, asked, found = np.array(self.logs), logs / self.scale, np.array(self.found)
+        points, found = (np.array(each) for each in zip(*near, strict=True))
+        asked, points = places - points[0], points - points[0]  # so that a rate that is the only one has no slope
         plane = np.column_stack([points, np.ones(len(points))])
         equations = np.block([[_cubes(points, points), plane], [plane.T, np.zeros((plane.shape[1],) * 2)]])
         right = np.concatenate([found, np.zeros((plane.shape[1], found.shape[1]))])
         weights = np.linalg.lstsq(equations, right, rcond=None)[0]
         return np.asarray((np.column_stack([_cubes(asked, points), asked, np.ones(len(asked))]) @ weights).max(axis=1))
 
-    @property
-    def doubt(self) -> float:
-        """Largest error that a value read off may have; infinite as long as too little was foretold."""
-        enough = len(self.errors) >= FORETOLD
-        return max(IN_DOUBT * max(self.errors[-FORETOLD:]), LEAST_DOUBT) if enough else math.inf
+    def doubt(self, log_rate: float) -> float:
+        """Largest error that a value read off at a rate may have; infinite as long as too little was foretold there."""
+        errors = self.errors.get(log_rate, [])[-FORETOLD:]
+        return max(IN_DOUBT * max(errors), LEAST_DOUBT) if len(errors) == FORETOLD else math.inf
 
 
 def _cubes(some: FloatArray, others: FloatArray) -> FloatArray:

@@ -297,7 +297,9 @@ def _with_confidence(result: _SearchResult, request: PlanRequest, progress: Prog
     factors = rate_factors(deployments, slos)
     return replace(
         result,
-        confidence=counted_draws(deployments, slos, request, factors, exact=True).confidence,
+        confidence=counted_draws(
+            deployments, slos, request, factors, exact=True, surfaces=result.search.surfaces
+        ).confidence,
         rate_factors=factors,
     )
 

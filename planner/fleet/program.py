@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from typing import Any
 
 from planner.core import Metric, significant
 from planner.fleet.columns import CandidateColumns, Column, unit_of
@@ -87,6 +88,8 @@ class FleetSearch:
     _units: dict[tuple[int, str], tuple[Column, Unit]] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
+    surfaces: dict[Hashable, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
+    """What counting worlds found of its deployments (`planner.fleet.confidence`)."""
     _without_pairs: set[tuple[int, str, str]] = field(init=False, default_factory=set, repr=False, compare=False)
     """Sites, counted, services and SKUs of pairs of pools for which the network between instances will not do there."""
 

@@ -388,7 +388,8 @@ def counted_worlds(search: FleetSearch, deployments: Sequence[PlannedDeployment]
     """
     if optimistic_deviations(search.request.confidence) <= 0.0 or not search.slos:
         return None
-    return counted_draws(deployments, search.slos, search.request, rate_factors(deployments, search.slos))
+    factors = rate_factors(deployments, search.slos)
+    return counted_draws(deployments, search.slos, search.request, factors, surfaces=search.surfaces)
 
 
 def _any_simulated(search: FleetSearch, groups: Groups) -> bool:

@@ -173,7 +173,7 @@ class TestProbability:
 
     def test_what_follows_from_other_draws_is_what_each_draw_says_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(found_by, "DRAWS", 60)
-        judge = found_by._Judge(base().deployments[0], targets_with_room(1.2), seed=4, measured={})
+        judge = found_by._Judge(base().deployments[0], targets_with_room(1.2), 4, {}, 1.0, {})
         by_itself = [judge._verified_at(logs).holds for logs in judge.logs]
         asked, verdict = [], judge._verified_at
         monkeypatch.setattr(judge, "_verified_at", lambda logs, factor=1.0: asked.append(logs) or verdict(logs, factor))
@@ -248,34 +248,39 @@ def test_plans_for_90_percent_hold_in_nine_worlds_of_ten() -> None:
 def test_a_spline_is_believed_as_far_as_it_foretold() -> None:
     """Two smooth latencies, the worse of which counts; one that is unbounded is no point of the spline."""
     rng = np.random.default_rng(1)
-    logs = rng.normal(0.0, 0.1, (60, 3))
+    places = np.column_stack([rng.normal(0.0, 1.0, (60, 3)), np.full(60, 3.0)])
+    logs = places[:, :3] / 10.0
     truth = np.column_stack([logs @ [2.5, 0.9, 0.1] + 3.0 * logs[:, 0] ** 2 - 0.1, logs @ [0.5, 1.7, 0.0] - 0.05])
-    surface = found_by._Surface(logs.std(axis=0))
+    surface = found_by._Surface()
     for place in range(40):
-        read_off = surface.worst(logs)
+        read_off = surface.worst(places)
         assert (read_off is None) is (len(surface.found) <= 4)
         if place > 20 and read_off is not None:
-            sure = np.abs(read_off) > surface.doubt
+            sure = np.abs(read_off) > surface.doubt(3.0)
             assert sure.sum() > 45 and ((read_off <= 0.0) == (truth.max(axis=1) <= 0.0))[sure].all()
-        surface.add(logs[place], truth[place])
-    surface.add(logs[50], np.array([math.inf, math.inf]))
-    assert surface.doubt > found_by.IN_DOUBT * 0.5 and len(surface.found) == 40
+        surface.add(places[place], truth[place])
+    before = surface.worst(places)
+    surface.add(places[50], np.array([math.inf, math.inf]))
+    assert surface.doubt(3.0) > found_by.IN_DOUBT * 0.5 and surface.worst(places) == pytest.approx(before)
+    assert math.isinf(surface.doubt(4.0))  # nothing was foretold at another rate
 
 
 def test_where_latencies_go_linearly_they_are_read_off_exactly() -> None:
-    """The spline through points of a plane is the plane (its bending is 0), whatever their scale."""
+    """The spline through points of a plane is the plane (its bending is 0), and of one rate it says nothing of others.
+
+    At a second rate a point less is enough.
+    """
     rng = np.random.default_rng(2)
-    logs = rng.normal(0.0, 1.0, (30, 3)) * [0.1, 0.01, 2.0]
-    truth = logs @ [2.0, 30.0, 0.1] - 0.1
-    surface = found_by._Surface(logs.std(axis=0))
-    for place in range(8):
-        surface.add(logs[place], truth[[place]])
-    assert surface.worst(logs) == pytest.approx(truth, abs=1e-9)
+    places = np.column_stack([rng.normal(0.0, 1.0, (30, 3)), np.repeat([2.0, 2.5], 15)])
+    truth, surface = places @ [0.2, 0.3, 0.2, 0.7] - 1.9, found_by._Surface()
+    for place in (*range(8), 15):
+        surface.add(places[place], truth[[place]])
+    assert surface.worst(places) == pytest.approx(truth, abs=1e-9)
 
 
 def test_with_steps_as_slow_as_the_last_draw_a_fleet_is_as_bad_as_in_it() -> None:
     """Both evaluated: what everything has to be slower by is read off a spline near the targets."""
-    judge = found_by._Judge(base().deployments[0], targets_with_room(1.2), seed=4, measured={})
+    judge = found_by._Judge(base().deployments[0], targets_with_room(1.2), 4, {}, 1.0, {})
     judge.holds(None)
     draw = int(np.flatnonzero(judge.ranks() == judge.held.sum() - 1)[0])  # the worst that holds
     deviations = judge.deviations_in(draw, 3.0)
