@@ -30,6 +30,7 @@ import itertools
 import json
 import math
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -762,7 +763,7 @@ def _stated(node: _JsonNode, client: str) -> Stated:
             if name in ("model", "gpu", "engine"):
                 if isinstance(value, str) and value:
                     found.setdefault(name, value)
-            elif isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < math.inf:
+            elif isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value <= sys.float_info.max:
                 found.setdefault(name, int(value) if name == "tp" else factor * value)
     return Stated(**found)
 

@@ -278,7 +278,7 @@ def _start_of_log(path: str, server: benchmark_files.Server, db: HardwareDb) -> 
 
 def import_trace(
     file: Annotated[
-        Path, typer.Argument(help="Trace, usage log, benchmark result or conversations; gzip is unpacked.")
+        Path, typer.Argument(help="Trace, usage log, benchmark result or conversations; plain, gzip or zstd.")
     ],
     rate: Annotated[float | None, typer.Option(help="Requests per second in place of the recorded rate.")] = None,
     columns: Annotated[
@@ -306,11 +306,14 @@ def import_trace(
     The format is recognised by content: Azure, BurstGPT, Mooncake, ServeGen, OpenAI-style, LiteLLM, Langfuse, results
     of vllm bench serve and SGLang, ShareGPT. What was assumed or left out stands above the YAML in comments.
     """
+    from planner.report import terminal
     from planner.scenario import snippets
     from planner.traffic import read_any_trace
 
     check_outputs(None if out == STDOUT else out, replay)
-    trace_file = read_any_trace(file, columns=_columns(columns), tokens_per_character=tokens_per_character)
+    with terminal.progress() as say:
+        counting = {"columns": _columns(columns), "tokens_per_character": tokens_per_character}
+        trace_file = read_any_trace(file, **counting, progress=lambda share: say(f"read {share:.0%}"))
     if replay is None:
         snippet = snippets.trace_snippet(trace_file, rate, cells)
     else:

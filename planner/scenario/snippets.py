@@ -67,12 +67,13 @@ def arrivals_snippet(trace: Trace, rate_per_s: float | None = None, windows: int
 
     The drift is read in windows of which there are at most `windows`. Raises InputError unless the arrivals span time.
     """
-    recorded = trace.recorded()
-    recorded = recorded if rate_per_s is None else recorded.at_rate(rate_per_s)
-    drift = measured_drift(recorded.offsets_s, recorded.source, most_windows=windows) or recorded.process.drift
+    recorded = None if rate_per_s is None else trace.recorded().at_rate(rate_per_s)
+    process = trace.arrivals() if recorded is None else recorded.process
+    offsets_s = trace.arrival_s if recorded is None else recorded.offsets_s
+    drift = measured_drift(offsets_s, process.source, most_windows=windows) or process.drift
     arrivals = {
-        "rate_per_s": _rounded(recorded.rate_per_s),
-        "scv": round(recorded.scv, DIGITS),  # 0 of a metronome, and not what rounding leaves
+        "rate_per_s": _rounded(process.rate_per_s),
+        "scv": round(process.scv, DIGITS),  # 0 of a metronome, and not what rounding leaves
     }
     return arrivals | _drift_snippet(drift, windows)
 
@@ -84,6 +85,7 @@ def replay_snippet(recognised: RecognisedTrace, file: str, rate_per_s: float | N
     """
     if recognised.lengths_only:
         raise InputError("replay", file, "the file does not say when requests arrived", "plan with a rate instead")
+    recognised.trace.recorded()
     workload: Snippet = {"replay": file} | _prefix_snippet(recognised)
     return {"workload": workload if rate_per_s is None else workload | {"rate_per_s": _rounded(rate_per_s)}}
 

@@ -25,7 +25,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import date
 from fnmatch import fnmatchcase
 from functools import cache
@@ -79,19 +79,6 @@ _VERSIONS = re.compile(r"v\d+")
 """Folder above those of the clouds in SkyPilot's catalog."""
 _CATALOG_COLUMNS = frozenset({"instancetype", "acceleratorname", "acceleratorcount", "price", "region"})
 """Columns that tell a catalog of SkyPilot, in lower case."""
-_TABLE_COLUMNS = (
-    "provider",
-    "region",
-    "commitment",
-    "instance_type",
-    "gpus_per_instance",
-    "gpus_at_once",
-    "gpus_together",
-    "source_url",
-    "retrieved_on",
-    "note",
-)
-_EXTRA_COLUMNS = ("confidence", "source_kind")
 
 
 @dataclass(frozen=True)
@@ -188,7 +175,7 @@ def read_prices(
     name = name or name_of(source, "prices")
     text = text_of(source, name, KIND)
     hardware = hardware or load_hardware()
-    skus = hardware.skus
+    skus, origin = hardware.skus, _Origin(name, retrieved_on, source_url)
     if text.lstrip()[:1] in ("{", "["):
         try:
             document = json.loads(text)
@@ -197,27 +184,25 @@ def read_prices(
         offers = document if isinstance(document, list) else next(_lists_of_offers(document), None)
         if offers is not None:
             rows = ({_column(key): cell for key, cell in row.items()} for row in offers if isinstance(row, Mapping))
-            return _listed_prices(enumerate(rows, 1), provider, _Origin(name, retrieved_on, source_url), skus)
-        return _billed_prices(bills.opencost_bill(document, hardware), _Origin(name, retrieved_on, source_url))
+            return _listed_prices(enumerate(rows, 1), provider, origin, skus)
+        return _billed_prices(bills.opencost_bill(document, hardware), origin)
     reader = csv.DictReader(io.StringIO(text, newline=""), restkey="")
     try:
         columns = [(column or "").strip() for column in reader.fieldnames or ()]
         reader.fieldnames = [column.lower() for column in columns]
         lowered = set(reader.fieldnames)
         if lowered >= _CATALOG_COLUMNS:
-            folder = Path(source).resolve().parent.name if isinstance(source, str | Path) else ""
             place = Path(source).resolve().parent if isinstance(source, str | Path) else Path()
-            cloud = _cloud_name(provider, folder, bool(_VERSIONS.fullmatch(place.parent.name)))
-            return _catalog_prices(reader, cloud, _Origin(name, retrieved_on, source_url or CATALOG_URL), skus)
+            cloud = _cloud_name(provider, place.name, bool(_VERSIONS.fullmatch(place.parent.name)))
+            return _catalog_prices(reader, cloud, replace(origin, url=source_url or CATALOG_URL), skus)
         if lowered >= bills.FOCUS_COLUMNS:
-            bill = bills.focus_bill(reader, hardware)
-            return _billed_prices(bill, _Origin(name, retrieved_on, source_url))
+            return _billed_prices(bills.focus_bill(reader, hardware), origin)
         named = {_column(column) for column in lowered}
         if "sku" not in lowered and named & {*GPU_NAMES} and named & {*GPU_PRICES, *MACHINE_PRICES}:
             rows = ({_column(key): cell for key, cell in row.items() if key} for row in reader)
-            return _listed_prices(enumerate(rows, 2), provider, _Origin(name, retrieved_on, source_url), skus)
+            return _listed_prices(enumerate(rows, 2), provider, origin, skus)
         _check_columns(columns, lowered)
-        return _table_prices(reader, provider, _Origin(name, retrieved_on, source_url), skus)
+        return _table_prices(reader, provider, origin, skus)
     except csv.Error as error:
         raise InputError("prices", name, f"is not a table ({error})", KIND.fix) from None
 
@@ -237,6 +222,32 @@ class _Origin:
         return self.day
 
 
+@dataclass
+class _Found:
+    """What a list holds: prices by what tells them apart, names of GPUs that are not known, and rows left out."""
+
+    prices: dict[tuple[object, ...], Price] = field(default_factory=dict)
+    unknown: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def keep_cheapest(self, price: Price, size: object) -> None:
+        """A price, unless there is a lower one for the same machine (`size` tells which), place and commitment."""
+        key = (price.sku, price.provider, price.region, size, price.commitment)
+        if key not in self.prices or price.usd_per_gpu_hour < self.prices[key].usd_per_gpu_hour:
+            self.prices[key] = price
+
+    def listed(self, label: str, origin: _Origin, notes: Iterable[str] = ()) -> PriceList:
+        """The prices in order, with notes of what was left out. Raises InputError for none, and for too many."""
+        kept = sorted(self.prices.values(), key=lambda price: (price.sku, price.commitment, price.usd_per_gpu_hour))
+        if not kept:
+            shown = ", ".join(sorted(self.unknown)[:6]) or "no GPU at all"
+            raise InputError("prices", origin.name, f"holds no price of a known SKU ({shown})", "see `planner skus`")
+        if len(kept) > MAX_PRICES:
+            raise InputError("prices", f"{len(kept):,} prices", f"more than {MAX_PRICES:,}", KIND.shorten)
+        left_out = (f"{count:,} {what} left out" for what, count in sorted(self.left_out.items()))
+        return PriceList(tuple(kept), label, tuple(sorted(self.unknown.items())), (*notes, *left_out))
+
+
 # --- catalogs -------------------------------------------------------------------------------------------------------
 
 
@@ -244,16 +255,16 @@ def _cloud_name(provider: str | None, folder: str, in_catalog: bool = False) -> 
     """SkyPilot's name of a cloud, as given or as the folder is called, whatever that is inside its catalog."""
     known = {name: name for name in MORE_CLOUDS}
     known |= {name.lower(): gpu.cloud for gpu in cloud_gpus() for name in (gpu.cloud, gpu.provider)}
+    found = known.get((folder if provider is None else provider).lower())
+    if found is not None:
+        return found
+    providers = {gpu.provider for gpu in cloud_gpus()}
     if provider is not None:
-        if provider.lower() not in known:
-            raise UnknownNameError("provider", provider, {gpu.provider for gpu in cloud_gpus()} | {*MORE_CLOUDS})
-        return known[provider.lower()]
-    if folder.lower() not in known and in_catalog:
+        raise UnknownNameError("provider", provider, providers | {*MORE_CLOUDS})
+    if in_catalog:
         return folder
-    if folder.lower() not in known:
-        shown = ", ".join(sorted({gpu.provider for gpu in cloud_gpus()}))
-        raise InputError("provider", None, "a catalog does not say whose it is", f"give one of: {shown}")
-    return known[folder.lower()]
+    fix = f"give one of: {', '.join(sorted(providers))}"
+    raise InputError("provider", None, "a catalog does not say whose it is", fix)
 
 
 @dataclass(frozen=True)
@@ -269,35 +280,29 @@ class _Offer:
 
 
 def _catalog_prices(reader: csv.DictReader[str], cloud: str, origin: _Origin, skus: Mapping[str, object]) -> PriceList:
-    left_out, unknown = Counter[str](), Counter[str]()
+    found = _Found()
     hosts: dict[tuple[str, str, str], Mapping[str, float]] = {}
     offers: list[_Offer] = []
     for row in reader:
         listed = {ON_DEMAND: _number(row, "price", reader.line_num), SPOT: _number(row, "spotprice", reader.line_num)}
         usd = {commitment: price for commitment, price in listed.items() if price is not None}
-        instance, region = _cell(row, "instancetype"), _cell(row, "region")
-        zone = _cell(row, "availabilityzone")
+        instance, region, zone = (_cell(row, key) for key in ("instancetype", "region", "availabilityzone"))
         accelerator, count = _cell(row, "acceleratorname"), _number(row, "acceleratorcount", reader.line_num)
         if not accelerator or not count:
             hosts[instance, region, zone] = usd
         elif not float(count).is_integer():
-            left_out["offers of a part of a GPU"] += 1
+            found.left_out["offers of a part of a GPU"] += 1
         else:
             offers.append(_Offer(instance, accelerator, int(count), region, zone, usd))
-    cheapest: dict[tuple[str, ...], Price] = {}
     clouds = {gpu.cloud for gpu in cloud_gpus()}
     for offer in offers:
         cloud_gpu = _cloud_gpu_of(cloud, offer) if cloud in clouds else _told_gpu(cloud, offer, skus)
         if cloud_gpu is None or cloud_gpu.sku not in skus:
-            unknown[f"{offer.accelerator[:40]} ({offer.instance[:40] or 'any machine'})"] += 1
+            found.unknown[f"{offer.accelerator[:40]} ({offer.instance[:40] or 'any machine'})"] += 1
             continue
-        for price in _offer_prices(offer, cloud_gpu, hosts, origin, left_out):
-            key = (price.sku, price.region, price.instance_type, price.commitment)
-            if key not in cheapest or price.usd_per_gpu_hour < cheapest[key].usd_per_gpu_hour:
-                cheapest[key] = price
-    notes = [f"{count:,} {what} left out" for what, count in sorted(left_out.items())]
-    notes.append("of the zones of a region the cheapest counts")
-    return _price_list(cheapest.values(), f"SkyPilot catalog of {cloud}", unknown, notes, origin)
+        for price in _offer_prices(offer, cloud_gpu, hosts, origin, found.left_out):
+            found.keep_cheapest(price, price.instance_type)
+    return found.listed(f"SkyPilot catalog of {cloud}", origin, ["of the zones of a region the cheapest counts"])
 
 
 def _cloud_gpu_of(cloud: str, offer: _Offer) -> CloudGpu | None:
@@ -409,8 +414,7 @@ def _check_columns(columns: list[str], lowered: set[str]) -> None:
 def _table_prices(
     reader: csv.DictReader[str], provider: str | None, origin: _Origin, skus: Mapping[str, object]
 ) -> PriceList:
-    unknown, left_out = Counter[str](), Counter[str]()
-    prices: dict[tuple[str, ...], Price] = {}
+    found = _Found()
     defaults = {"provider": provider or "own prices", "region": "any", "commitment": ON_DEMAND}
     for row in reader:
         line = reader.line_num
@@ -421,18 +425,17 @@ def _table_prices(
         sku = sku if sku in skus else told_sku(called, called, skus) or sku
         usd = _number(row, "usd_per_gpu_hour", line)
         if sku not in skus:
-            unknown[called[:40] or "(no name)"] += 1
+            found.unknown[called[:40] or "(no name)"] += 1
         elif not usd:
-            left_out["rows without a price, or with 0,"] += 1
+            found.left_out["rows without a price, or with 0,"] += 1
         else:
             price = _table_price(row, line, sku, defaults, origin)
-            prices[price.sku, price.provider, price.region, price.instance_type, price.commitment] = price
-    notes = [f"{count:,} {what} left out" for what, count in sorted(left_out.items())]
-    return _price_list(prices.values(), "table of prices", unknown, notes, origin)
+            found.prices[price.sku, price.provider, price.region, price.instance_type, price.commitment] = price
+    return found.listed("table of prices", origin)
 
 
 def _table_price(row: Mapping[str, str], line: int, sku: str, defaults: Mapping[str, str], origin: _Origin) -> Price:
-    given = {key: _cell(row, key) for key in (*_TABLE_COLUMNS, *_EXTRA_COLUMNS)}
+    given = {key: _cell(row, key) for key in Price.model_fields if key not in ("sku", "usd_per_gpu_hour")}
     fields: dict[str, object] = {**defaults, **{key: cell for key, cell in given.items() if cell}}
     fields.setdefault("source_url", origin.url or f"own file {origin.name}")
     fields.setdefault("confidence", Confidence.HIGH)
@@ -466,12 +469,9 @@ def _listed_prices(
     skus: Mapping[str, object],
 ) -> PriceList:
     """Prices of a GPU or of a machine in USD, the cheapest of each SKU, provider, region, size and commitment."""
-    unknown, left_out = Counter[str](), Counter[str]()
-    cheapest: dict[tuple[object, ...], Price] = {}
+    found = _Found()
     for line, row in rows:
-        cells = {
-            key: "" if cell is None else str(cell) for key, cell in row.items() if isinstance(cell, str | int | float)
-        }
+        cells = {key: str(cell) for key, cell in row.items() if isinstance(cell, str | int | float)}
         called = next((cells[key] for key in GPU_NAMES if cells.get(key)), "")
         beside = " ".join(cells.get(key, "") for key in ("instance_type", "type", "name", "preset"))
         ram_mib = _number(cells, "gpu_ram", line) if "gpu_ram" in cells else None
@@ -479,10 +479,10 @@ def _listed_prices(
         sku = told_sku(f"{called} {beside}", called, skus)
         gpus = next((_number(cells, key, line) for key in GPU_COUNTS if cells.get(key)), None)
         if sku is None:
-            unknown[called[:40] or "(no name)"] += 1
+            found.unknown[called[:40] or "(no name)"] += 1
             continue
         if cells.get("currency", "USD").upper() not in ("USD", "US$", "$"):
-            left_out["rows in another currency"] += 1
+            found.left_out["rows in another currency"] += 1
             continue
         for columns, of_machine in ((GPU_PRICES, False), (MACHINE_PRICES, True)):
             for column, commitment in columns.items():
@@ -490,7 +490,7 @@ def _listed_prices(
                 if not usd:
                     continue
                 if of_machine and not gpus:
-                    left_out["prices of a machine without its number of GPUs"] += 1
+                    found.left_out["prices of a machine without its number of GPUs"] += 1
                     continue
                 price = Price(
                     sku=sku,
@@ -505,11 +505,8 @@ def _listed_prices(
                     confidence=Confidence.HIGH,
                     note=f"{origin.name}: {called[:40]}",
                 )
-                key = (price.sku, price.provider, price.region, price.gpus_per_instance, price.commitment)
-                if key not in cheapest or price.usd_per_gpu_hour < cheapest[key].usd_per_gpu_hour:
-                    cheapest[key] = price
-    notes = [f"{count:,} {what} left out" for what, count in sorted(left_out.items())]
-    return _price_list(cheapest.values(), "list of offers", unknown, notes, origin)
+                found.keep_cheapest(price, price.gpus_per_instance)
+    return found.listed("list of offers", origin)
 
 
 # --- bills ----------------------------------------------------------------------------------------------------------
@@ -517,27 +514,22 @@ def _listed_prices(
 
 def _billed_prices(bill: bills.Bill, origin: _Origin) -> PriceList:
     """Price paid for a GPU-hour, by type of instance."""
-    prices = []
-    for one in bill.instances:
-        day = _day_of(one.day) or origin.required_day()
-        prices.append(
-            Price(
-                sku=one.sku,
-                provider=one.provider,
-                region=one.region,
-                commitment=one.commitment,
-                usd_per_gpu_hour=one.usd / one.gpu_hours,
-                instance_type=one.instance_type,
-                gpus_per_instance=one.gpus,
-                retrieved_on=day,
-                source_url=origin.url or f"own file {origin.name}",
-                confidence=Confidence.HIGH,
-                note=f"{one.usd:,.2f} USD over {one.gpu_hours:,.1f} GPU-hours",
-            )
+    found = _Found(left_out=Counter({f"rows {reason}": count for reason, count in bill.left_out.items()}))
+    for place, one in enumerate(bill.instances):
+        found.prices[place,] = Price(
+            sku=one.sku,
+            provider=one.provider,
+            region=one.region,
+            commitment=one.commitment,
+            usd_per_gpu_hour=one.usd / one.gpu_hours,
+            instance_type=one.instance_type,
+            gpus_per_instance=one.gpus,
+            retrieved_on=_day_of(one.day) or origin.required_day(),
+            source_url=origin.url or f"own file {origin.name}",
+            confidence=Confidence.HIGH,
+            note=f"{one.usd:,.2f} USD over {one.gpu_hours:,.1f} GPU-hours",
         )
-    notes = [f"{bill.rows:,} rows read"]
-    notes += [f"{count:,} rows {reason} left out" for reason, count in sorted(bill.left_out.items())]
-    return _price_list(prices, bill.format, Counter(), notes, origin)
+    return found.listed(bill.format, origin, [f"{bill.rows:,} rows read"])
 
 
 def _day_of(text: str) -> date | None:
@@ -569,18 +561,6 @@ def _number(row: Mapping[str, str], column: str, line: int) -> float | None:
     return value
 
 
-def _price_list(
-    prices: Iterable[Price], label: str, unknown: Counter[str], notes: list[str], origin: _Origin
-) -> PriceList:
-    kept = tuple(sorted(prices, key=lambda price: (price.sku, price.commitment, price.usd_per_gpu_hour)))
-    if not kept:
-        shown = ", ".join(sorted(unknown)[:6]) or "no GPU at all"
-        raise InputError("prices", origin.name, f"holds no price of a known SKU ({shown})", "see `planner skus`")
-    if len(kept) > MAX_PRICES:
-        raise InputError("prices", f"{len(kept):,} prices", f"more than {MAX_PRICES:,}", KIND.shorten)
-    return PriceList(kept, label, tuple(sorted(unknown.items())), tuple(notes))
-
-
 def with_prices(db: HardwareDb, prices: Iterable[Price]) -> HardwareDb:
     """The database with prices of a user's own: a SKU that has some has only these.
 
@@ -596,11 +576,8 @@ def with_prices(db: HardwareDb, prices: Iterable[Price]) -> HardwareDb:
 
 def prices_csv(prices: Iterable[Price]) -> str:
     """Prices as a table that `read_prices` reads back, in the format of ``hardware_db/prices``."""
-    columns = ["sku", "provider", "region", "commitment", "usd_per_gpu_hour", "instance_type", "gpus_per_instance"]
-    columns += ["gpus_at_once", "gpus_together"]
-    columns += ["retrieved_on", "source_kind", "confidence", "source_url", "note"]
     out = io.StringIO()
-    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer = csv.DictWriter(out, list(Price.model_fields), lineterminator="\n")
     writer.writeheader()
     writer.writerows(price.model_dump(mode="json") for price in prices)
     return out.getvalue()

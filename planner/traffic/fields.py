@@ -20,17 +20,8 @@ KeyPath = tuple[str, ...]
 """Keys that lead to a value inside nested objects."""
 
 TIME_NAMES = (
-    *(
-        "requestreceived",
-        "arrival",
-        "arrivaltime",
-        "arrivedat",
-        "requesttime",
-        "requeststarttime",
-        "starttime",
-        "startedat",
-        "timestamp",
-    ),
+    *("requestreceived", "arrival", "arrivaltime", "arrivedat", "requesttime", "requeststarttime", "starttime"),
+    *("startedat", "timestamp"),
     *("time", "ts", "datetime", "requesttimestamp", "requestcreatedat", "createdat", "createdtime", "created", "date"),
 )
 """Names of the time of arrival, the best first: lower case, without separators, and without a unit at the end."""

@@ -169,7 +169,7 @@ def _check_size(name: str, series: int, samples: int) -> None:
 
 
 def _documents(text: str, name: str) -> Iterator[object]:
-    for document in json_documents(text, name, KIND):
+    for document in json_documents(io.StringIO(text), name, KIND):
         yield from document if isinstance(document, list) else (document,)
 
 

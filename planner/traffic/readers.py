@@ -47,19 +47,19 @@ Any other table or list of objects is read by the names in `TIME_NAMES`, `INPUT_
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 import re
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
 from planner.core import InputError
 from planner.traffic.conversations import ConversationReader, TokenCount, turns_of
-from planner.traffic.fields import ColumnNames, FieldPaths, Row, as_number, normalised_name
+from planner.traffic.fields import ColumnNames, FieldPaths, Row, as_number, float_of, normalised_name
 from planner.traffic.recorded_spans import TTFT, requests_within
 from planner.traffic.requests import (
     FORMAT_FIX,
@@ -70,7 +70,7 @@ from planner.traffic.requests import (
     build_trace,
     format_error,
 )
-from planner.traffic.text_files import FileKind, Source, json_documents, name_of, text_of
+from planner.traffic.text_files import FileKind, Progress, Source, json_documents, lines_of, name_of
 from planner.traffic.trace import MAX_TRACE_BYTES, MIN_SPAN_S, Trace
 from planner.workload import ArrivalProcess
 
@@ -97,12 +97,14 @@ _FORMATS: tuple[tuple[str, frozenset[str], float | None], ...] = (
 _DELIMITERS = {",": "CSV", "\t": "TSV", ";": "semicolons", "|": "bars"}
 _JSON_CELLS = frozenset({"usage", "usagedetails", "response", "metadata"})
 """Columns whose cells may hold a JSON object with token counts."""
-NAME_COLUMNS = (
-    "say which column holds what: --column input_tokens=NAME --column output_tokens=NAME (in Python: columns); or "
-)
+NAME_COLUMNS = "name its columns: --column input_tokens=NAME --column output_tokens=NAME (in Python: columns); or "
 """Fix for a table whose columns have other names."""
 SHOWN_PARTS = (0.5, 0.9)
 """Parts of all possible prefix hits for which the size of the cache is shown. A choice."""
+_COMMENTS = ("#", "sep=")
+"""Starts of lines of a table that are not read."""
+_DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+)\s*$")
+"""A number as tables with semicolons write it: 0,5 is 0.5."""
 _MAX_HEADER_CHARACTERS = 100_000
 """Most characters of a line of column names."""
 
@@ -114,8 +116,11 @@ def read_any_trace(
     columns: Mapping[str, str] | None = None,
     tokens_per_character: float | None = None,
     count_tokens: Callable[[str], int] | None = None,
+    progress: Progress | None = None,
 ) -> RecognisedTrace:
-    r"""The requests of a file in any of `RECOGNISED_FORMATS`: a path, or an open text or binary file; gzip is unpacked.
+    r"""The requests of a file in any of `RECOGNISED_FORMATS`: a path, or an open file; plain, gzip or zstd.
+
+    Tables and JSON lines are read line by line: numbers alone are kept, some 150 bytes a request.
 
     Times may be seconds, milliseconds, microseconds or nanoseconds since any moment, or ISO dates; they are shifted so
     that the first is 0. Rows are sorted by time. Requests without output (failed), without token counts (spans, events)
@@ -129,10 +134,13 @@ def read_any_trace(
             "output_tokens": "completion"}`` (`ColumnNames`); None: recognised by their names.
         tokens_per_character: of the text of conversations, where no tokens are counted; no value is assumed.
         count_tokens: a tokenizer for that text, such as ``lambda text: len(tokenizer.encode(text))``.
+        progress: told the share of a path that was read, in [0, 1], every 100,000 lines.
 
-    Raises InputError for a file that is missing, larger than `MAX_TRACE_BYTES` (also after unpacking) or in no known
-    format, for more than `MAX_TRACE_ROWS` requests, and, naming the row, for a value that is no number or out of range.
+    Raises InputError for a file that is missing or in no known format, for an open file, a line or a JSON document of
+    more than `MAX_TRACE_BYTES` (also after unpacking), for more than `MAX_TRACE_ROWS` requests, and, naming the row,
+    for a value that is no number or out of range.
 
+    >>> import io
     >>> log = '{"created": 1700000000, "usage": {"prompt_tokens": 30, "completion_tokens": 4}}\n'
     >>> log += '{"created": 1700000002, "usage": {"prompt_tokens": 50, "completion_tokens": 6}}\n'
     >>> found = read_any_trace(io.StringIO(log))
@@ -142,10 +150,10 @@ def read_any_trace(
     name = name or name_of(source, "trace")
     named = None if columns is None else ColumnNames.of(columns)
     counting = TokenCount(tokens_per_character, count_tokens)
-    text = text_of(source, name, KIND)
-    if text.lstrip()[:1] in ("{", "["):
-        return _json_trace(text, name, named, counting)
-    reader, kind = _table_rows(text, name, named)
+    first, lines = _with_first(lines_of(source, name, KIND, progress))
+    if first.startswith(("{", "[")):
+        return _json_trace(lines, name, named, counting)
+    reader, kind = _table_rows(first, lines, name, named)
     return _trace_of_rows(reader, name, kind)
 
 
@@ -160,12 +168,13 @@ def read_trace(source: Source) -> Trace:
     Raises InputError naming the row as `read_any_trace`, and for a row without tokens, a time that is negative or
     before the last, or no column of times.
 
+    >>> import io
     >>> trace = read_trace(io.StringIO("arrival_s,input_tokens,output_tokens\n0.5,100,10\n2.5,300,20\n"))
     >>> trace.arrival_s.tolist(), trace.input_tokens.tolist()
     ([0.0, 2.0], [100, 300])
     """
     name = name_of(source, "trace")
-    reader, _ = _table_rows(text_of(source, name, KIND), name, None, as_it_stands=True)
+    reader, _ = _table_rows(*_with_first(lines_of(source, name, KIND)), name, None, as_it_stands=True)
     columns, fields = reader.columns, reader.first
     if fields is None or "time" not in fields.paths:
         missing = "requests" if fields is None else "column of arrival times"
@@ -233,16 +242,28 @@ def _duration(seconds: float) -> str:
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 
-def _table_rows(text: str, name: str, named: ColumnNames | None, as_it_stands: bool = False) -> tuple[RowReader, str]:
+def _with_first(lines: Iterator[str]) -> tuple[str, Iterator[str]]:
+    """The first line that is neither blank nor a comment, and all lines from the start."""
+    before = list[str]()
+    for line in lines:
+        before.append(line)
+        if line.strip() and not line.lstrip().startswith(_COMMENTS):
+            return line.strip(), chain(before, lines)
+    return "", iter(before)
+
+
+def _table_rows(
+    first: str, text: Iterator[str], name: str, named: ColumnNames | None, as_it_stands: bool = False
+) -> tuple[RowReader, str]:
     """The requests below a line of column names, and the kind of table. Empty rows and rows with # are skipped.
 
     `as_it_stands`: only times and tokens are read, and a row that is no request is refused.
     """
     try:
-        delimiter = _delimiter(text, name, named)
+        delimiter = _delimiter(first, name, named)
         reader = RowReader(named)
-        lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-        rows = (row for row in lines if any(row) and not row[0].startswith(("#", "sep=")))
+        lines = csv.reader(text, delimiter=delimiter)
+        rows = (row for row in lines if any(row) and not row[0].startswith(_COMMENTS))
         header = [column.strip() for column in next(rows, [])]
         fields = _header_fields(header, named)
         if as_it_stands:
@@ -257,7 +278,7 @@ def _table_rows(text: str, name: str, named: ColumnNames | None, as_it_stands: b
             if len(row) < needed:
                 bound = f"has {len(row)} of {len(header)} columns"
                 raise InputError(f"row {lines.line_num}", delimiter.join(row), bound, "complete or drop the row")
-            values = map(_decimal_point, row) if delimiter == ";" else row
+            values = (_DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in row) if delimiter == ";" else row
             record: dict[str, object] = dict(zip(header, values, strict=False))
             if json_columns:
                 record.update({key: _parsed_cell(record.get(key)) for key in json_columns})
@@ -287,10 +308,8 @@ def _require_counts(reader: RowReader, name: str) -> None:
         raise format_error(name, f"hardly a token count in the first {reader.columns.uncounted} rows")
 
 
-def _delimiter(text: str, name: str, named: ColumnNames | None) -> str:
+def _delimiter(header: str, name: str, named: ColumnNames | None) -> str:
     """The separator by which the line of column names holds most that is known; the comma if none does."""
-    lines = (line.strip() for line in io.StringIO(text))
-    header = next((line for line in lines if line and not line.startswith(("#", "sep="))), "")
     if len(header) > _MAX_HEADER_CHARACTERS:
         raise format_error(name, f"the line of column names has {len(header)} characters")
 
@@ -307,11 +326,6 @@ def _columns_missing(header: list[str], fields: FieldPaths) -> str:
     return f"no column of {' or '.join(missing)} (columns: {named})"
 
 
-def _decimal_point(cell: str) -> str:
-    """Numbers as tables with semicolons write them: 0,5 is 0.5."""
-    return cell.replace(",", ".") if re.fullmatch(r"[-+]?\d+,\d+", cell.strip()) else cell
-
-
 def _parsed_cell(cell: object) -> object:
     if not isinstance(cell, str):
         return None
@@ -324,19 +338,19 @@ def _parsed_cell(cell: object) -> object:
 # --- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def _json_trace(text: str, name: str, named: ColumnNames | None, counting: TokenCount) -> RecognisedTrace:
+def _json_trace(lines: Iterator[str], name: str, named: ColumnNames | None, counting: TokenCount) -> RecognisedTrace:
     """One document, or one after the other: objects that are requests, hold a list of them, or are benchmark runs."""
     reader, conversations, runs = RowReader(named), ConversationReader(counting), list[Row]()
     number = documents = 0
     form, first_tokens_s = "", list[float]()
-    for document in json_documents(text, name, KIND):
+    for document in json_documents(lines, name, KIND):
         documents += 1
         within = requests_within(document) if named is None else None
         form = within[0] if within else form
         for row in within[1] if within else _objects(document, reader, name):
             number += 1
             turns = () if reader.fields(row).has_tokens else turns_of(row)
-            if _is_benchmark(row) and named is None:
+            if named is None and ("input_lens" in row or "mean_ttft_ms" in row):
                 runs.append(row)
             elif turns:
                 conversations.add(number, turns)
@@ -414,11 +428,6 @@ def _format_of(fields: FieldPaths) -> tuple[str, float | None]:
 # --- results of benchmark clients -----------------------------------------------------------------------------------
 
 
-def _is_benchmark(row: Row) -> bool:
-    """Is an object of JSON a run of a benchmark client?"""
-    return "input_lens" in row or "mean_ttft_ms" in row
-
-
 def _benchmark_trace(runs: Sequence[Row], name: str) -> RecognisedTrace:
     """The requests of the largest run in the results of a benchmark client.
 
@@ -484,12 +493,5 @@ def _list_of_length(run: Row, key: str, length: int) -> list[object]:
 
 def _positive_rate(run: Row, *keys: str) -> float | None:
     """The first of the fields that holds a rate [1/s] above 0 and finite."""
-    for key in keys:
-        value = run.get(key)
-        try:
-            rate = float(value) if isinstance(value, int | float | str) else 0.0
-        except (ValueError, OverflowError):
-            rate = 0.0
-        if 0.0 < rate < math.inf:
-            return rate
-    return None
+    rates = (float_of(run.get(key)) or 0.0 for key in keys)
+    return next((rate for rate in rates if 0.0 < rate < math.inf), None)

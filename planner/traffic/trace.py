@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from planner.core import BoolArray, FloatArray, InputError, IntArray
 from planner.traffic.compression import compressed_pairs
 from planner.workload import (
+    MAX_RECORDED,
     MAX_TOKENS,
     ArrivalProcess,
     RecordedArrivals,
@@ -19,12 +20,13 @@ from planner.workload import (
     Scaling,
     TokenLengths,
     Workload,
+    measured_process,
 )
 
 MAX_TRACE_BYTES = 100_000_000
-"""Largest trace read, after decompression [bytes]: 100 MB, some five million rows of twenty characters."""
-MAX_TRACE_ROWS = 5_000_000
-"""Most requests read from one trace."""
+"""Largest open file that is read as a trace, and largest JSON document in one, after decompression [bytes]."""
+MAX_TRACE_ROWS = 50_000_000
+"""Most requests read from one trace: twice Azure's week of 2024, in some 7 GB of memory."""
 MAX_TIME_S = 1e11
 """Latest arrival time [s], some three thousand years: refuses epoch times in milliseconds."""
 MIN_SPAN_S = 1e-9
@@ -137,8 +139,12 @@ class Trace:
         return compressed_pairs(self.input_tokens, self.output_tokens, ones, cells, self.source)
 
     def recorded(self, scaling: Scaling = Scaling.SUPERPOSE) -> RecordedArrivals:
-        """The requests to be replayed one by one. Raises InputError unless the arrivals span time."""
+        """The requests to be replayed one by one. Raises InputError unless the arrivals span time, or for too many."""
         self._gaps_s()
+        if self.arrival_s.size > MAX_RECORDED:
+            bound = f"{self.arrival_s.size:,} requests, more than the {MAX_RECORDED:,} that are replayed or scaled"
+            fix = "cut it to its busiest part, or take rate and lengths as they are (no replay, no other rate)"
+            raise InputError("trace", self.source, bound, fix)
         return RecordedArrivals(
             times_s=tuple(self.arrival_s.tolist()),
             input_tokens=tuple(self.input_tokens.tolist()),
@@ -152,8 +158,9 @@ class Trace:
 
         At another rate they are those of the trace brought to it (`RecordedArrivals.at_rate`).
         """
-        recorded = self.recorded(scaling)
-        return (recorded if rate_per_s is None else recorded.at_rate(rate_per_s)).process
+        if rate_per_s is not None:
+            return self.recorded(scaling).at_rate(rate_per_s).process
+        return measured_process(self.arrival_s, (self.input_tokens, self.output_tokens), self.rate_per_s, self.source)
 
     def workload(self, rate_per_s: float | None = None, scaling: Scaling = Scaling.SUPERPOSE) -> Workload:
         """The trace to be replayed request by request, brought to `rate_per_s` [1/s] if given, as `scaling` says.

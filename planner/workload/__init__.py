@@ -34,6 +34,6 @@ from planner.workload.lengths import (
     TokenLengths,
     zipf,
 )
-from planner.workload.recorded import RecordedArrivals, Scaling
+from planner.workload.recorded import MAX_RECORDED, RecordedArrivals, Scaling, measured_process
 from planner.workload.sessions import MAX_TURNS, Sessions, TurnCount, per_second, rate_of_concurrent_sessions
 from planner.workload.workload import LatencyTarget, RequestClass, Slo, Workload

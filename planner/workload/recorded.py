@@ -16,7 +16,7 @@ from planner.workload.checks import checked_tokens, read_only
 from planner.workload.drift import FEWEST_WINDOWS, measured_drift
 
 MAX_RECORDED = 5_000_000
-"""Most requests of a recorded stream: what `planner.traffic` reads from one file."""
+"""Most requests of a recorded stream, which is held in Python: some 100 bytes each."""
 COPIES_SHIFTED_S = 60.0
 """Time over which the copies of a recording are shifted against each other [s]. A choice: what the rate does over
 minutes is common to all users and stays, shorter bursts are each user's own and average out."""
@@ -296,24 +296,35 @@ class RecordedArrivals(Frozen):
 
     @cached_property
     def process(self) -> ArrivalProcess:
-        """The stream as theory sees it: a drift, times a process of given SCV and dispersion.
+        """The stream as theory sees it (`measured_process`)."""
+        return measured_process(self.offsets_s, self.tokens, self.rate_per_s, self.source)
 
-        The drift is that of `measured_drift`. In its operational time gaps have an SCV, and counts in windows of 1, 2,
-        4, ... mean gaps an index of dispersion, variance over mean (Fendick and Whitt, Proceedings of the IEEE 77(1),
-        1989), as long as the recording holds ten of them.
-        """
-        drift = measured_drift(self.offsets_s, self.source, self.tokens)
-        times_s = self.offsets_s if drift is None else drift.operational_s(self.offsets_s)
-        gaps = np.diff(times_s)
-        scaled = times_s / gaps.mean()
-        points, window = [], 1.0
-        while window <= scaled[-1] / FEWEST_WINDOWS:
-            whole = int(scaled[-1] // window)
-            places = (scaled / window).astype(np.int64)
-            counts = np.bincount(places[places < whole], minlength=whole)
-            points.append((window, float(counts.var() / counts.mean())))
-            window *= 2.0
-        scv = min(float((gaps / gaps.mean()).var()), MAX_SCV)
-        return ArrivalProcess(
-            rate_per_s=self.rate_per_s, scv=scv, source=self.source, dispersion=tuple(points), drift=drift
-        )
+
+def measured_process(
+    offsets_s: FloatArray, tokens: tuple[IntArray, IntArray], rate_per_s: float, source: str
+) -> ArrivalProcess:
+    """Requests as theory sees them: a drift, times a process of given SCV and dispersion.
+
+    The drift is that of `measured_drift`. In its operational time gaps have an SCV, and counts in windows of 1, 2, 4,
+    ... mean gaps an index of dispersion, variance over mean (Fendick and Whitt, Proceedings of the IEEE 77(1), 1989),
+    as long as the recording holds ten of them.
+
+    Args:
+        offsets_s: arrivals after the first [s], sorted, not all at once, shape (n,).
+        tokens: of each input and output, shape (n,).
+        rate_per_s: their mean rate [1/s].
+        source: where they come from.
+    """
+    drift = measured_drift(offsets_s, source, tokens)
+    times_s = offsets_s if drift is None else drift.operational_s(offsets_s)
+    gaps = np.diff(times_s)
+    scaled = times_s / gaps.mean()
+    points, window = [], 1.0
+    while window <= scaled[-1] / FEWEST_WINDOWS:
+        whole = int(scaled[-1] // window)
+        places = (scaled / window).astype(np.int64)
+        counts = np.bincount(places[places < whole], minlength=whole)
+        points.append((window, float(counts.var() / counts.mean())))
+        window *= 2.0
+    scv = min(float((gaps / gaps.mean()).var()), MAX_SCV)
+    return ArrivalProcess(rate_per_s=rate_per_s, scv=scv, source=source, dispersion=tuple(points), drift=drift)

@@ -248,3 +248,10 @@ def test_no_attention_rank_is_refused(tmp_path: Path) -> None:
     (tmp_path / "points_settings.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     refused = [run for run in read_serving_runs(tmp_path / "points.csv") if isinstance(run, RefusedRun)]
     assert ["makes no attention rank" in run.reason for run in refused] == [True]
+
+
+def test_a_figure_beyond_any_float_counts_as_not_said(tmp_path: Path) -> None:
+    """OverflowError: JSON has whole numbers of any size (benchmark results, seed 2 of the study)."""
+    run = json.loads((Path(SEEDS) / "results_vllm.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(run | {"duration": 10**400}))
+    assert answered(lambda: read_results(tmp_path / "run.json"))

