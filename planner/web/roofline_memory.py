@@ -46,34 +46,8 @@ HINTS = glossary.hints_of("memory")
 
 CHOSEN_LIMITS = ("memory_fraction", "max_request_tokens", "max_running_requests", "max_batched_tokens")
 """Limits of a replica that the inputs decide, beside its GPU, format and split; the rest is the plan's."""
-NUMBERS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
-    "memory_fraction": (
-        "Memory fraction",
-        "Share of a GPU's memory that the engine may take, as it reads it (vLLM's gpu_memory_utilization).",
-        {"min_value": 0.05, "max_value": 1.0, "step": 0.01, "format": "%.2f"},
-    ),
-    "max_request_tokens": (
-        "Longest request",
-        "Tokens of one request, input and output, that the engine takes (vLLM's max_model_len).",
-        {"step": 1024},
-    ),
-    "max_running_requests": (
-        "Running requests",
-        "Batch limit of the whole server (vLLM's max_num_seqs).",
-        {"step": 32},
-    ),
-    "max_batched_tokens": (
-        "Batched tokens",
-        "Chunk budget: most tokens in one step (vLLM's max_num_batched_tokens).",
-        {"step": 1024},
-    ),
-    "at_tokens": (
-        "Typical request",
-        "Tokens of requests, input and output, of which the largest batch is asked for; at first the mean.",
-        {"step": 256},
-    ),
-}
-"""Number inputs by field: label, hint and bounds."""
+NUMBERS = ("memory_fraction", "max_request_tokens", "max_running_requests", "max_batched_tokens", "at_tokens")
+"""Fields with a number input."""
 
 
 @dataclass(frozen=True)
@@ -238,12 +212,11 @@ def _choose(server: ShownServer, keys: Mapping[str, str]) -> tuple[ShownServer, 
             width=INPUT_WIDTH_PX,
         )
         given: dict[str, Any] = {}
-        for field, (label, hint, bounds) in NUMBERS.items():
+        for field in NUMBERS:
             of_model = {"max_value": longest, "placeholder": f"{longest:,}"} if field == "max_request_tokens" else {}
-            options: dict[str, Any] = {"min_value": 1, "placeholder": ENGINES_OWN, **bounds, **of_model}
-            given[field] = st.number_input(
-                label, value=None, key=keys[field], help=hint, width=INPUT_WIDTH_PX, persist_state="session", **options
-            )
+            options: dict[str, Any] = {"min_value": 1, "placeholder": ENGINES_OWN, **of_model}
+            options |= fields.widget(f"memory-{field}", key=keys[field], width=INPUT_WIDTH_PX)
+            given[field] = st.number_input(value=None, persist_state="session", **options)
     eager = components.switch("Eager (no captured graphs)", keys["eager"], "vLLM's enforce_eager.")
     tp = tp or split.tp
     whole = split.ep > 1 and split.ep == split.tp * split.dp
