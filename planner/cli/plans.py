@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hardware_db import HardwareDb
     from planner.analysis import PlanQuestion
     from planner.core import Report
-    from planner.fleet import Plan, PlanRequest
+    from planner.fleet import Plan, PlanRequest, RegionsPlan
     from planner.launch import Target
     from planner.optimizer import FleetProblem, Objective
     from planner.scenario import Scenario
@@ -474,6 +474,8 @@ def export(
     planner export chat-llama-70b --to compose        plans first, and prints the files
     planner export --list                             every target
 
+    A scenario with `demand` by area gets a folder for each region, and the routes to them by hour.
+
     A plan document is not planned again. Every knob that was chosen is written under the engine's own name; one without
     a documented name is refused by name. Files that are there are kept unless --force is given. Exit code 3: the
     scenario has no fleet.
@@ -492,15 +494,18 @@ def export(
     if to not in launch.TARGETS:
         raise UnknownNameError("--to", to, launch.TARGETS)
     if plan_document_at(subject) is None:
-        fleet = _planned_fleet(subject, options)
+        request = options.request(subject)
+        if request.areas:
+            files = launch.export_regions(_planned_regions(request, options), to)
+        else:
+            files = launch.export_files(_planned_fleet(request, options), to)
     else:
         names = {"--set": "assignments", "--calibration": "calibrations", "--engine-costs": "engine_costs"}
         for option, name in names.items():
             if value := getattr(options, name):
                 fix = "give the scenario, which is planned"
                 raise InputError(option, value, "does not change a plan document", fix)
-        fleet = launch.read_fleet(subject)
-    files = launch.export_files(fleet, to)
+        files = launch.export_files(launch.read_fleet(subject), to)
     if out is None:
         text = "\n".join(f"{FILE_HEADING.format(name)}\n{text}" for name, text in files.items())
         sys.stdout.write(shown_text(text))
@@ -516,16 +521,27 @@ def _show_targets(targets: Iterable[Target]) -> None:
     show(Report("", (Table("Targets of planner export", ("Target", "Writes"), rows),)))
 
 
-def _planned_fleet(scenario: str, options: CommonOptions) -> Plan:
+def _planned_fleet(request: PlanRequest, options: CommonOptions) -> Plan:
     """The plan of a scenario, which has a fleet; where there is none, its diagnosis is printed and the command ends."""
     from planner.report import headline, terminal
 
-    request = options.request(scenario)
     with terminal.progress() as say:
         result = planner.plan(request, options.hardware(request), progress=say)
     require_fleet(result)
     typer.echo(one_line(f"planned {request.name} first: {headline(result)}"), err=True)
     return result
+
+
+def _planned_regions(request: PlanRequest, options: CommonOptions) -> RegionsPlan:
+    """The plan over regions of a scenario, or the end of the command, as `_planned_fleet`."""
+    from planner.report import regions, terminal
+
+    with terminal.progress() as say:
+        found = planner.plan_regions(request, options.hardware(request), say)
+    typer.echo(one_line(f"planned {request.name} first: {regions.headline(found)}"), err=True)
+    if not found.feasible:
+        raise typer.Exit(INFEASIBLE)
+    return found
 
 
 def _write_files(files: Mapping[str, str], folder: Path, force: bool) -> None:
@@ -535,7 +551,8 @@ def _write_files(files: Mapping[str, str], folder: Path, force: bool) -> None:
         bound = f"already has {', '.join(existing)}"
         raise InputError("--out", str(folder), bound, "choose another folder, or add --force")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for place in {(folder / name).parent for name in files}:
+            place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError("--out", str(folder), f"cannot be made a folder: {error.strerror}", "choose another") from None
     write_texts({folder / name: text for name, text in files.items()})

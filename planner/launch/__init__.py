@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from hardware_db import HardwareDb
 from planner.core import InputError, UnknownNameError
-from planner.fleet import Plan
+from planner.fleet import Plan, RegionsPlan
 from planner.launch import (
     autoscaling,
     benchmarks,
@@ -29,7 +29,9 @@ from planner.launch import (
 )
 from planner.launch.flags import engine_flags
 from planner.launch.readme import README_NAME, checked_versions, shared_services, versions_text
+from planner.launch.routers import route_files
 from planner.launch.spec import launch_specs, served_models
+from planner.launch.templates import slug
 from planner.scenario import load_plan
 
 
@@ -97,3 +99,20 @@ def export_files(plan: Plan, target: str) -> dict[str, str]:
     files = TARGETS[target].write(_with_fleet(plan))
     shared, text = shared_services(plan) if TARGETS[target].starts else ({}, "")
     return {**files, **shared, README_NAME: files[README_NAME] + text + versions_text(target)}
+
+
+def export_regions(found: RegionsPlan, target: str) -> dict[str, str]:
+    """Files that start the fleet of every region, each in a folder of its own, and the routes to them.
+
+    Raises as `export_files`, and InputError for a plan without fleets.
+    """
+    if not found.feasible:
+        raise InputError("plan", found.request.name, "has no fleets to launch", "change the request until it has")
+    called = (" ".join((fleet.site.name, *fleet.shares)) for fleet in found.fleets)
+    names = [f"{slug(name)}-{number}" for number, name in enumerate(called, start=1)]
+    files = {
+        f"{folder}/{name}": text
+        for folder, fleet in zip(names, found.fleets, strict=True)
+        for name, text in export_files(fleet.plan, target).items()
+    }
+    return {**files, **route_files(found, names)}

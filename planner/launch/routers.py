@@ -4,6 +4,9 @@ Each engine has one (`engine_flags.csv`, knobs ``router...``): vLLM Router, SGLa
 decode pools the disaggregated server of TensorRT-LLM. Outside of a cluster nginx stands in for a policy that the router
 does not have, and for mixed pools of an engine without one. No policy is ever replaced by another.
 
+Between regions a gateway goes by weights: fields of HTTPRoute read on 2026-11-29 in
+https://docs.rs/gateway-api/0.21.0/gateway_api/apis/standard/httproutes (``matches``, ``backendRefs``, ``weight``).
+
 Directives of nginx read on 2026-11-24 in https://nginx.org/en/docs/http/ngx_http_upstream_module.html (round robin,
 least_conn, random, zone) and ngx_http_proxy_module.html (buffering off, so that tokens stream).
 """
@@ -19,11 +22,14 @@ from typing import Any
 import yaml
 
 from planner.core import UnsupportedFeatureError
+from planner.fleet import RegionsPlan
 from planner.launch.engine_options import set_path
 from planner.launch.flags import FlagKind, rows_of, word_of, words_of
+from planner.launch.readme import README_NAME
 from planner.launch.spec import LaunchSpec, deployments
-from planner.launch.templates import slug, text_of
+from planner.launch.templates import objects_of, slug, text_of, yaml_text
 from planner.serving import Role, Router
+from planner.traffic import HOURS
 
 NGINX_IMAGE = "nginx:1.28.0"
 NGINX_COMMAND = ("nginx", "-g", "daemon off;")
@@ -37,6 +43,10 @@ NGINX_POLICIES: Mapping[str, str] = MappingProxyType(
     }
 )
 """The directive of each policy; round robin is what an upstream does by itself."""
+AREA_HEADER = "x-user-area"
+"""Of a request that a global gateway routes: where its user is. A name of ours, for what stands in front to write."""
+TOTAL_WEIGHT = 1000
+"""Of the routes of an area in an hour, to rounding."""
 FIRST_ROUTER_PORT = 8080
 """Port of the first router; each further one takes the next."""
 SERVER_SECTIONS = {Role.PREFILL: "context_servers", Role.DECODE: "generation_servers"}
@@ -98,6 +108,31 @@ def router_specs(specs: Iterable[LaunchSpec]) -> tuple[RouterSpec, ...]:
             require_policies(router)
             routers.append(router)
     return tuple(routers)
+
+
+def route_files(found: RegionsPlan, names: Sequence[str]) -> dict[str, str]:
+    """Who is served from where: a route of the Gateway API for every hour of UTC, all weights as CSV, and a README.
+
+    Args:
+        found: the plan.
+        names: of its fleets, in their order, as a gateway and folders call them.
+    """
+
+    def weights(area: str, hour: int) -> list[tuple[str, int]]:
+        shares = [(name, fleet.shares.get(area)) for name, fleet in zip(names, found.fleets, strict=True)]
+        found_here = [(name, round(TOTAL_WEIGHT * own[hour])) for name, own in shares if own is not None]
+        return [(name, weight) for name, weight in found_here if weight]
+
+    hours = [(hour, [(area, weights(area, hour)) for area in found.rates_per_s]) for hour in range(HOURS)]
+    facts = {"name": slug(found.request.name), "header": AREA_HEADER, "port": FIRST_ROUTER_PORT, "total": TOTAL_WEIGHT}
+    fleets = [(name, ", ".join(fleet.shares)) for name, fleet in zip(names, found.fleets, strict=True)]
+    routes = {
+        f"routes/{hour:02d}.yaml": yaml_text(objects_of("routes.yaml.j2", rules=rules, **facts))
+        for hour, rules in hours
+    }
+    table = text_of("routes.csv.j2", hours=hours)
+    readme = text_of("routes.md.j2", plan_name=found.request.name, fleets=fleets, **facts)
+    return {**routes, "routes/weights.csv": table, README_NAME: readme}
 
 
 def _nginx(pools: tuple[LaunchSpec, ...], router: RouterSpec | None) -> RouterSpec:

@@ -13,6 +13,7 @@ import streamlit as st
 
 import planner
 from hardware_db import HardwareDb
+from planner import launch
 from planner.analysis import headline
 from planner.charts import demands
 from planner.core import change, json_text, significant, with_unit
@@ -20,7 +21,7 @@ from planner.fleet import RegionsPlan, hardware_for
 from planner.report import regions, regions_to_dict
 from planner.scenario import Content, full_content, read_scenario, with_scenarios
 from planner.traffic import profiles
-from planner.web import bounds, components, fields, results, session
+from planner.web import bounds, components, fields, plan_tab, results, session
 
 AS_WRITTEN = "as in the file"
 """Hours that are no packaged day."""
@@ -139,6 +140,11 @@ def _files(content: Content, plan: RegionsPlan) -> None:
             data=json_text(regions_to_dict(written)),
             file_name=f"{components.slug(plan.request.name) or 'regions'}.json",
         )
+        target = st.selectbox(**fields.widget("world-target"), options=list(launch.TARGETS))
+        with components.errors_in_place():
+            files = plan_tab.zip_bytes(launch.export_regions(plan, target))
+            st.download_button(**fields.widget("world-files"), data=files)
+    with st.container(horizontal=True):
         for number, fleet in enumerate(written.fleets):
             label = f"Open {fleet.site.name} for {', '.join(fleet.shares)}"
             opened = full_content(read_scenario(fleet.plan.scenario or {})[0])

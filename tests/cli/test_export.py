@@ -14,6 +14,7 @@ from planner.report import plan_to_dict
 from planner.scenario import build_request, read_scenario
 from tests.builders import SMALL_SCENARIO
 from tests.cli.shell import assert_refused, flat, run, written
+from tests.report.test_regions import FEW
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,15 @@ def test_every_target_prints_its_files_behind_a_line_with_their_name(
     expected = launch.export_files(made, target)
     assert all(f"==> {name} <==\n{text}" in shown for name, text in expected.items())
     assert target in run("export", "--list").stdout
+
+
+def test_a_scenario_with_areas_gets_a_folder_for_each_region_and_routes(tmp_path: Path) -> None:
+    few = [word for setting in FEW for word in ("--set", setting)]
+    done = run("export", "global-chat-llama-70b", *few, "--to", "compose", "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    fleets = [path for path in tmp_path.iterdir() if path.is_dir() and path.name != "routes"]
+    assert fleets and all((path / "docker-compose.yaml").exists() for path in fleets)
+    assert len(list((tmp_path / "routes").glob("*.yaml"))) == 24
 
 
 def test_scripts_can_be_run_as_they_are_written(folder: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from planner.optimizer.checks import least_cost_usd_per_hour
 from planner.optimizer.layout import build_layout
 from tests.optimizer.problems import MAX_RATE, MAX_RATIO, MIN_COST, bought, problem, unit
 
-ONE = unit("a", 1.0, 1.0)
+ONE, CHEAP, DEAR = unit("a", 1.0, 1.0), unit("a", 1.0, 1e-12), unit("b", 2.0, 1e3)
 
 
 @pytest.mark.parametrize(
@@ -29,57 +29,28 @@ def test_bad_records_are_refused(make, message):
 
 
 @pytest.mark.parametrize(
-    ("stated", "objective", "options", "message"),
+    ("units", "more", "objective", "message"),
     [
-        (problem([ONE, ONE], 1.0), MIN_COST, {}, r"unit name = \['a', 'a'\]: two unit names are equal"),
-        (
-            problem([unit("a", {"talk": 1.0})], 1.0),
-            MIN_COST,
-            {},
-            r"units\[a\].rates_per_s = 'talk': must be the name of a slice",
-        ),
-        (
-            problem([unit("a", 1.0, 1.0, {"gpu": 1.0})], 1.0),
-            MIN_COST,
-            {},
-            r"units\[a\].takes = 'gpu': must be the name of a resource",
-        ),
-        (
-            problem([ONE], 1.0, resources=(Resource(name="x-1"), Resource(name="x 1"))),
-            MAX_RATE,
-            {},
-            r"resource name = \['x-1', 'x 1'\].* Fix: rename one of the 2",
-        ),
-        (
-            problem([ONE], 1.0, resources=(Resource(name="x", at_least=1.0),)),
-            MIN_COST,
-            {},
-            r"resources\[x\].at_least = 1.0: there is no way to buy any",
-        ),
-        (
-            problem([ONE], 1.0, min_rate_per_s=2.0),
-            MAX_RATE,
-            {},
-            r"min_rate_per_s = 2.0: must be <= the mean demand = 1",
-        ),
-        (problem([ONE], 1.0), MIN_COST, {"relative_gap": 1.0}, r"relative_gap = 1.0: must lie in \[0, 1\)"),
-        (
-            problem([ONE, unit("own", 1.0)], 1.0),
-            MAX_RATIO,
-            {},
-            r"units\[own\].usd_per_hour = 0.0: what is served for nothing has no rate per cost",
-        ),
-        (
-            problem([unit("a", 1.0, 1e-12), unit("b", 2.0, 1e3)], 1.0, budget_usd_per_hour=5.0),
-            MIN_COST,
-            {},
-            r"within_budget = .*: scaled coefficient must lie in .* Fix: bring rates, costs",
-        ),
+        ([ONE, ONE], {}, MIN_COST, r"unit name = \['a', 'a'\]: two unit names are equal"),
+        ([unit("a", {"talk": 1.0})], {}, MIN_COST, r"units\[a\].rates_per_s = 'talk': must be the name of a slice"),
+        ([unit("a", 1.0, 1.0, {"g": 1.0})], {}, MIN_COST, r"units\[a\].takes = 'g': must be the name of a resource"),
+        ([ONE], {"resources": ("x-1", "x 1")}, MAX_RATE, r"resource name = \['x-1', 'x 1'\].* Fix: rename one of"),
+        ([ONE], {"min_rate_per_s": 2.0}, MAX_RATE, r"min_rate_per_s = 2.0: must be <= the mean demand = 1"),
+        ([ONE, unit("own", 1.0)], {}, MAX_RATIO, r"units\[own\].usd_per_hour = 0.0: what is served for nothing has no"),
+        ([CHEAP, DEAR], {"budget_usd_per_hour": 5.0}, MIN_COST, r"within_budget = .*: scaled coefficient .* Fix: b"),
     ],
 )
-def test_bad_requests_are_refused(stated, objective, options, message):
+def test_bad_requests_are_refused(units, more, objective, message):
+    resources = tuple(Resource(name=name) for name in more.get("resources", ()))
     with pytest.raises(InputError, match=message):
-        solve(stated, objective, **options)
+        solve(problem(units, 1.0, **{**more, "resources": resources}), objective)
+
+
+def test_a_gap_of_everything_and_what_cannot_be_bought_are_refused():
+    with pytest.raises(InputError, match=r"relative_gap = 1.0: must lie in \[0, 1\)"):
+        solve(problem([ONE], 1.0), MIN_COST, relative_gap=1.0)
+    with pytest.raises(InputError, match=r"resources\[x\].at_least = 1.0: there is no way to buy any"):
+        solve(problem([ONE], 1.0, resources=(Resource(name="x", at_least=1.0),)), MIN_COST)
 
 
 def pools(demand: float, block: int, slices: int) -> FleetProblem:
