@@ -42,11 +42,13 @@ from planner.fleet.market import market_of
 from planner.fleet.planning import hardware_for, plan
 from planner.fleet.program import RELATIVE_GAP, demand_of
 from planner.fleet.refinement import COARSE_GAP
+from planner.fleet.simulation import requests_to_simulate
 from planner.fleet.slices import periods_of
 from planner.fleet.types import Plan, PlanRequest, Progress
 from planner.optimizer import Allocation, FleetProblem, Objective, Resource, Slice, Unit, solve
 from planner.search import Mode, capacity_of, find_families, with_rounded_bursts
-from planner.serving import MOST_REPLICAS
+from planner.serving import MOST_REPLICAS, Deployment, Pool, evaluate
+from planner.simulator import simulate as simulated_requests
 from planner.supply import FleetLimits, Site, SiteSupply, resource_use
 from planner.traffic import HOURS, DemandProfile, network_time, utc_factors
 from planner.workload import LatencyDistribution, LatencyTarget, RecordedArrivals, Slo, Workload
@@ -160,12 +162,15 @@ class RegionLoss:
         kept_degraded: the same where TTFT and E2E may be `DEGRADED` times as long.
         more_usd_per_hour: what the least cost of standing elsewhere is above that of the plan, by the program [USD/h];
             infinite where the targets hold nowhere else: what the region is worth.
+        simulated: whether what carries everybody, degraded or not, holds in simulation; None where nothing does, or
+            nothing was simulated.
     """
 
     site: str
     kept: Mapping[str, float]
     kept_degraded: Mapping[str, float]
     more_usd_per_hour: float
+    simulated: bool | None = None
 
     @property
     def survives(self) -> bool:
@@ -284,6 +289,24 @@ class _Routes:
         """Of an area's requests of a day, that a region serves."""
         served = [rates[area] for (where, _), rates in self.rates_per_s.items() if where == site and area in rates]
         return float(np.sum(served) / world.rates_per_s[area].sum())
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What regions serve in an hour.
+
+    Attributes:
+        shares: by area, of its requests.
+        pools: that serve them, each with its class and the rate routed to it [1/s].
+    """
+
+    shares: Mapping[str, float]
+    pools: tuple[tuple[_Class, Pool, float], ...] = ()
+
+    @property
+    def is_all(self) -> bool:
+        """True if everybody is served."""
+        return min(self.shares.values()) >= 1.0 - COARSE_GAP
 
 
 def _within(one: _Class, other: _Class) -> bool:
@@ -464,7 +487,7 @@ class _World:
 
     def units(
         self, places: Sequence[_Place], areas: Collection[str], only: Mapping[tuple[Site, _Class], Collection[str]]
-    ) -> dict[str, tuple[Unit, _Place, _Class]]:
+    ) -> dict[str, tuple[Unit, _Place, _Class, Column]]:
         """Pools at regions for classes, by name, with the rates of the areas that they serve.
 
         Args:
@@ -472,7 +495,7 @@ class _World:
             areas: that are to be served.
             only: region and class of the pools that there may be, with the areas that they may serve; empty: all.
         """
-        request, units = self.request, dict[str, tuple[Unit, _Place, _Class]]()
+        request, units = self.request, dict[str, tuple[Unit, _Place, _Class, Column]]()
         profile = request.profile or DemandProfile(factors=(1.0,))
         for number, place in enumerate(places):
             classes = {area: own for area, own in place.classes.items() if area in areas}
@@ -498,7 +521,7 @@ class _World:
                             "marks": (),
                         }
                     )
-                    units[name] = (unit, place, own)
+                    units[name] = (unit, place, own, column)
         return units
 
     def routes(
@@ -518,7 +541,7 @@ class _World:
         ]
         problem = FleetProblem(
             slices=tuple(Slice(name=area, demand_per_s=tuple(rates)) for area, rates in demand.items()),
-            units=tuple(unit for unit, _, _ in units.values()),
+            units=tuple(unit for unit, *_ in units.values()),
             resources=tuple(resources),
             periods=periods_of(DemandProfile(factors=(1.0,) * HOURS)),
         )
@@ -526,8 +549,8 @@ class _World:
         answer = solve(problem, Objective.MIN_COST, relative_gap=COARSE_GAP, solver=self.request.search.solver)
         return _routes_of(answer, units) if answer.status.has_allocation else None
 
-    def kept(self, places: Sequence[_Place], held: Mapping[Site, Mapping[str, float]]) -> dict[str, float]:
-        """By area, the share that regions serve with the GPUs they hold, in the hour in which they serve least in all.
+    def kept(self, places: Sequence[_Place], held: Mapping[Site, Mapping[str, float]]) -> _Kept:
+        """What regions serve with the GPUs they hold, in the hour in which they serve least in all.
 
         Args:
             places: regions.
@@ -535,7 +558,7 @@ class _World:
         """
         places = list({place.site: place for place in places}.values())  # the largest instances of each
         units = self.units(places, self.request.areas, {})
-        worst, shares = 1.0, dict.fromkeys(self.request.areas, 1.0 if units else 0.0)
+        worst, found = (math.inf, 0.0), _Kept(dict.fromkeys(self.request.areas, 0.0))
         resources = tuple(
             Resource(name=f"{number} {sku}", at_most=held[place.site].get(sku, 0.0))
             for number, place in enumerate(places)
@@ -543,18 +566,35 @@ class _World:
         )
         for hour in range(HOURS) if units else ():
             demand = {area: float(rates[hour]) for area, rates in self.rates_per_s.items() if rates[hour] > 0.0}
+            if not demand:
+                continue
             problem = FleetProblem(
                 slices=tuple(Slice(name=area, demand_per_s=(rate,)) for area, rate in demand.items()),
-                units=tuple(unit for unit, _, _ in units.values()),
+                units=tuple(unit for unit, *_ in units.values()),
                 resources=resources,
             )
             answer = solve(problem, Objective.MAX_RATE, relative_gap=RELATIVE_GAP)
-            if answer.rate_per_s < worst * math.fsum(demand.values()):
-                worst = answer.rate_per_s / math.fsum(demand.values())
-                for area, rate in demand.items():
-                    routed = math.fsum(served.get(area, (0.0,))[0] for served in answer.routed_per_s.values())
-                    shares[area] = min(1.0, routed / rate)
-        return shares
+            asked = math.fsum(demand.values())
+            served = (round(min(1.0, answer.rate_per_s / asked), 6), -asked)  # of hours alike the busiest
+            if served < worst:
+                worst, found = served, _Kept(_shares_of(answer, demand, self.request.areas), _pools_of(answer, units))
+        return found
+
+    def holds(self, kept: _Kept) -> bool:
+        """True if the pools that serve an hour hold every target of their class, simulated at what they are sent."""
+        request = self.request
+        for own, pool, rate_per_s in kept.pools:
+            self.progress("simulating the loss of a region")
+            arrivals = request.workload.open_arrivals
+            share = min(1.0, rate_per_s / self.peak_per_s)
+            workload = Workload(arrivals=arrivals.split(share).at_rate(rate_per_s), classes=request.workload.classes)
+            deployment, slo = Deployment(pools=(pool,)), self.slo_left(self.thresholds_s(own))
+            requests = requests_to_simulate(request.simulated_requests, evaluate(deployment, workload))
+            found = simulated_requests(deployment, workload, seed=request.seed, requests=requests)
+            targets = slo.targets if slo is not None else ()
+            if not found.stable or any(found.latency_s(target) > target.threshold_s for target in targets):
+                return False
+        return True
 
     def least_ttft_s(self, place: int) -> float:
         """Least threshold on a TTFT at which some pool carries anything, to 1 %; infinite above `LONGEST_TTFT_S`.
@@ -582,10 +622,35 @@ class _World:
         return high
 
 
-def _routes_of(answer: Allocation, units: Mapping[str, tuple[Unit, _Place, _Class]]) -> _Routes:
+def _shares_of(answer: Allocation, demand: Mapping[str, float], areas: Collection[str]) -> dict[str, float]:
+    """By area, of what is asked for in the only period the share that is served; 1 where nothing is asked for."""
+    routed = {
+        area: math.fsum(served.get(area, (0.0,))[0] for served in answer.routed_per_s.values()) for area in demand
+    }
+    return {area: min(1.0, routed[area] / demand[area]) if area in demand else 1.0 for area in areas}
+
+
+def _pools_of(
+    answer: Allocation, units: Mapping[str, tuple[Unit, _Place, _Class, Column]]
+) -> tuple[tuple[_Class, Pool, float], ...]:
+    """Class, pool and rate of what serves the only period: pools of one class, region and SKU are one."""
+    pools: dict[tuple[Site, _Class, str], tuple[_Class, Pool, float]] = {}
+    for name, (count, *_) in answer.units.items():
+        _, place, own, column = units[name]
+        assert column.member is not None  # as `pools` makes them
+        key, routed = (place.site, own, column.family.sku), answer.routed_per_s.get(name, {})
+        rate_per_s = math.fsum(rate for (rate, *_) in routed.values())
+        replicas = count * column.replicas
+        if key in pools:
+            replicas, rate_per_s = replicas + pools[key][1].replicas, rate_per_s + pools[key][2]
+        pools[key] = (own, column.member.pool(replicas), rate_per_s)
+    return tuple(pools.values())
+
+
+def _routes_of(answer: Allocation, units: Mapping[str, tuple[Unit, _Place, _Class, Column]]) -> _Routes:
     rates: dict[tuple[Site, _Class], dict[str, FloatArray]] = {}
     for name, by_area in answer.routed_per_s.items():
-        _, place, own = units[name]
+        _, place, own, _ = units[name]
         fleet = rates.setdefault((place.site, own), {})
         for area, routed in by_area.items():
             if max(routed) > 0.0:
@@ -647,7 +712,7 @@ def plan_regions(
         rates_per_s={area: tuple(rates.tolist()) for area, rates in world.rates_per_s.items()},
         latencies=tuple(_latencies(world, fleets)),
         others=tuple(_standing(name, found) for name, found in standings.items()),
-        losses=tuple(_losses(world, fleets, joint)),
+        losses=tuple(_losses(world, fleets, joint, simulate)),
         assumptions=_assumptions(world, fleets),
     )
 
@@ -839,8 +904,8 @@ def _latencies(world: _World, fleets: Sequence[RegionFleet]) -> Iterator[UserLat
                 )
 
 
-def _losses(world: _World, fleets: Sequence[RegionFleet], joint: _Routes) -> Iterator[RegionLoss]:
-    """What the others carry when a region is lost, and what it is worth."""
+def _losses(world: _World, fleets: Sequence[RegionFleet], joint: _Routes, simulate_it: bool) -> Iterator[RegionLoss]:
+    """What the others carry when a region is lost, and what it is worth; simulated where they carry everybody."""
     by_hour: dict[Site, dict[str, FloatArray]] = {}
     for fleet in fleets:
         own = by_hour.setdefault(fleet.site, {})
@@ -863,13 +928,15 @@ def _losses(world: _World, fleets: Sequence[RegionFleet], joint: _Routes) -> Ite
     for site in held:
         others = held.keys() - {site}
         kept = world.kept([place for place in world.places if place.site in others], held)
-        if others and min(kept.values()) < 1.0 - COARSE_GAP:
+        later = kept
+        if others and not kept.is_all:
             later = patient.kept([place for place in patient.places if place.site in others], held)
-        else:
-            later = kept
+        simulated = None
+        if simulate_it and later.is_all:
+            simulated = world.holds(kept) if kept.is_all else patient.holds(later)
         without = _at(world, world.distances.keys() - {site}, world.request.areas)
         more = math.inf if without is None else max(0.0, without.usd_per_hour - joint.usd_per_hour)
-        yield RegionLoss(site.name, kept, later, more)
+        yield RegionLoss(site.name, kept.shares, later.shares, more, simulated)
 
 
 def _assumptions(world: _World, fleets: Sequence[RegionFleet]) -> tuple[str, ...]:

@@ -114,6 +114,7 @@ _STANDING_COLUMNS: Columns[Standing] = {
 _LOSS_COLUMNS: Columns[RegionLoss] = {
     "lost": lambda one: one.site,
     "survives": lambda one: "yes" if one.survives else "degraded" if one.survives_degraded else "no",
+    "in simulation": lambda one: "-" if one.simulated is None else "holds" if one.simulated else "FAILS",
     "still served": lambda one: ", ".join(f"{area} {percent(share)}" for area, share in one.kept.items()),
     "degraded": lambda one: ", ".join(f"{area} {percent(share)}" for area, share in one.kept_degraded.items()),
     "USD/h more without it": lambda one: (

@@ -55,6 +55,8 @@ TRACE_CELLS, TRACE_WINDOWS = 300, 100
 enough for a link. Affects the result."""
 CONSTANT, HISTOGRAM, OTHER = "constant", "histogram", "other"
 SIDES = ("input", "output")
+FIRST_AREAS = {"us-east": {"weight": 1.0}, "europe": {"weight": 1.0}}
+"""Areas of users that the traffic is shared out to at first; the table of areas changes them."""
 _POISSON: session.Changes = {"workload.scv": 1.0, "workload.drift": None, "workload.scaling": "superpose"}
 _NO_ARRIVALS: session.Changes = {"workload.classes": [], **_POISSON}
 """Poisson arrivals of one class: what other lengths start from."""
@@ -70,6 +72,9 @@ drawn_histogram = lru_cache(maxsize=64)(length_histogram)
 def show() -> None:
     """Rate and lengths; what has no widget (classes, replays) is named and left as it is."""
     rate_inputs()
+    if session.value("workload.rate_per_s") is not None and not session.content().get("demand"):
+        by_area = {"demand": FIRST_AREAS, "profile": None}
+        st.button(**fields.widget("by-area"), on_click=session.change, args=(by_area,))
     if session.value("workload.sessions") is None:
         lengths_inputs()
         return

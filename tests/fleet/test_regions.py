@@ -14,9 +14,7 @@ from planner.core import InputError, Metric
 from planner.fleet import (
     PlanRequest,
     RegionsPlan,
-    deployment_in_words,
     plan,
-    plan_of_given,
     plan_regions,
     regions,
 )
@@ -314,33 +312,29 @@ def test_what_is_left_of_a_lost_region_is_what_the_others_carry() -> None:
     world = made_up.world()
     place = world.places[0]  # every area is of class 2 there
     largest = float(made_up.demand.sum(axis=0).max())
-    everything = world.kept([place], {place.site: {"h100-sxm": 1000.0}})
-    nothing = world.kept([place], {place.site: {"h100-sxm": 0.0}})
+    everything = world.kept([place], {place.site: {"h100-sxm": 1000.0}}).shares
+    nothing = world.kept([place], {place.site: {"h100-sxm": 0.0}}).shares
     assert min(everything.values()) == pytest.approx(1.0)
     assert max(nothing.values()) == 0.0
-    some = world.kept([place], {place.site: {"h100-sxm": 2.0 * made_up.gpus}})
+    some = world.kept([place], {place.site: {"h100-sxm": 2.0 * made_up.gpus}}).shares
     carried = sum(share * rates.max() for share, rates in zip(some.values(), made_up.demand, strict=True))
     assert carried <= max(1.9, largest) + 1e-6
     assert min(some.values()) < 1.0 if largest > 1.9 else min(some.values()) == pytest.approx(1.0)
 
 
 def test_what_is_said_to_carry_everybody_does_so_in_simulation() -> None:
-    """The fewest GPUs of one region that are said to carry all areas, simulated at the peak of the furthest."""
-    request, hardware = small(demand()), load_hardware()
-    world = regions._World(request, hardware, lambda _: None)
-    place = next(one for one in world.places if one.site == Site(provider="GCP", region="us-central1"))
-    gpus, kept = 0, dict.fromkeys(AREAS, 0.0)
-    while min(kept.values()) < 1.0 - 1e-6:
-        gpus += 4
-        kept = world.kept([place], {place.site: {"h100-sxm": float(gpus)}})
-    delays_s = np.max([world.delays_s(area, world.distances[place.site]) for area in AREAS], axis=0)
-    at_peak = world.request_at(place.site).model_copy(
-        update={"slo": world.slo_left(delays_s.tolist()), "workload": request.workload.at_rate(world.peak_per_s)}
-    )
-    words = f"{gpus // 4} x h100-sxm TP4 b128 c4096"
-    given = plan_of_given(at_peak, deployment_in_words(words, at_peak, hardware), hardware, lambda _: None)
-    assert given.simulated
-    assert all(check.met for check in given.targets)
+    """The fewest GPUs of two regions that are said to carry all areas in every hour; twice the demand fails on them."""
+    world = regions._World(small(demand()), load_hardware(), lambda _: None)
+    sites = {Site(provider="GCP", region=name) for name in ("us-central1", "europe-west4")}
+    places = [place for place in world.places if place.site in sites]
+    gpus, kept = 0.0, regions._Kept(dict.fromkeys(AREAS, 0.0))
+    while not kept.is_all:
+        gpus += 4.0
+        kept = world.kept(places, {site: {"h100-sxm": gpus} for site in sites})
+    assert sum(rate for _, _, rate in kept.pools) == pytest.approx(world.peak_per_s, rel=1e-3)
+    assert world.holds(kept)
+    busier = [(own, pool, 2.0 * rate) for own, pool, rate in kept.pools]
+    assert not world.holds(replace(kept, pools=tuple(busier)))
 
 
 def test_what_survives_survives_with_longer_waits_too(found: RegionsPlan) -> None:

@@ -14,8 +14,8 @@ from planner.scenario import load_scenario
 from planner.web import results, world
 from tests.charts.test_costs import is_json
 from tests.report.test_regions import FEW
-from tests.web.pages import content_of, said, scenario, values
-from tests.web.test_app import opened
+from tests.web.pages import content_of, press, said, scenario, values
+from tests.web.test_app import opened, small
 
 WORLD = "global-chat-llama-70b"
 
@@ -58,6 +58,11 @@ def test_a_fleet_opens_as_a_scenario_of_its_own(page: AppTest, found: RegionsPla
     opened_one = page.button(key="world-open-0").click().run()
     assert scenario(opened_one)["prices"]["region"] == found.fleets[0].site.region
     assert not scenario(opened_one)["demand"] and "Headroom" in values(opened_one)
+
+
+def test_a_scenario_of_one_place_gets_areas_at_a_button() -> None:
+    app = press(small(), "by-area")
+    assert set(scenario(app)["demand"]) == {"us-east", "europe"} and "Each area for itself" in values(app)
 
 
 def test_every_request_of_an_hour_is_drawn_once(found: RegionsPlan) -> None:
