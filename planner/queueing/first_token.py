@@ -27,6 +27,7 @@ from planner.queueing.lattice import (
     lattice_probabilities,
     poisson_sum_transform,
     shift_down,
+    to_power,
 )
 from planner.queueing.renewal import count_moments, empty_window_probability, excess_arrivals
 from planner.queueing.server import BatchServer, step_duration_s, step_durations_s
@@ -338,13 +339,7 @@ def _renewal_arrivals(
     prompt = np.fft.rfft(lattice_probabilities(prompts, weights, cell, size))
     arrived = np.empty((trials.size, prompt.size), dtype=np.complex128)
     for row in range(trials.size):
-        for k in range(prompt.size):
-            one, left = 1.0 - chances[row] + chances[row] * prompt[k], int(trials[row])
-            arrived[row, k] = 1.0
-            while left > 0:
-                if left % 2 == 1:
-                    arrived[row, k] *= one
-                one, left = one * one, left // 2
+        arrived[row] = to_power(1.0 - chances[row] + chances[row] * prompt, int(trials[row]))
     return arrived
 
 

@@ -50,6 +50,27 @@ def lattice_probabilities(points: FloatArray, weights: FloatArray, cell: float, 
 
 
 @compiled(makes_arrays=True)
+def to_power(transform: ComplexArray, power: int) -> ComplexArray:
+    """Transform of a sum of so many independent terms of one transform.
+
+    Args:
+        transform: of one term, shape (n,).
+        power: terms, >= 0.
+
+    Returns:
+        By squaring, shape (n,).
+    """
+    found = np.ones(transform.size, dtype=np.complex128)
+    for k in range(transform.size):
+        one, left = transform[k], power
+        while left > 0:
+            if left % 2 == 1:
+                found[k] *= one
+            one, left = one * one, left // 2
+    return found
+
+
+@compiled(makes_arrays=True)
 def shift_down(distribution: FloatArray, cells: float) -> FloatArray:
     """Distribution of max(X - cells, 0).
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from planner.core import FloatArray, InputError, compiled
-from planner.queueing.lattice import lattice_probabilities
+from planner.queueing.lattice import lattice_probabilities, to_power
 from planner.workload import CondensedLengths, TokenLengths, condensed_lengths, tail_edges
 
 CONTEXT_EDGES = tail_edges(8)
@@ -104,11 +104,13 @@ def step_durations_s(server: BatchServer, running: ArrayLike, prompt_tokens: Arr
     if n.shape != p.shape:  # np.broadcast_arrays takes as long as the step times of a short array
         n, p = n + np.zeros(p.shape), p + np.zeros(n.shape)
     durations = np.asarray(server.step_s(n, p), dtype=np.float64)
-    if _any_below_one(n.ravel(), p.ravel()):
+    any_below_one, are_usable = _checked(n.ravel(), p.ravel(), durations.ravel())
+    if any_below_one:
         few = (n > 0.0) & (n < 1.0) & (p > 0.0)
         none_s, one_s = (np.asarray(server.step_s(number, p)) for number in (np.zeros_like(n), np.ones_like(n)))
         durations = np.where(few, (1.0 - n) * none_s + n * one_s, durations)
-    if not _are_usable(durations.ravel()):
+        are_usable = _checked(n.ravel(), p.ravel(), durations.ravel())[1]
+    if not are_usable:
         bad = ~(np.isfinite(durations) & (durations > 0.0))
         where = f"{float(n[bad].flat[0]):g} running, {float(p[bad].flat[0]):g} prompt tokens"
         fix = f"check the step time of {where}"
@@ -117,19 +119,13 @@ def step_durations_s(server: BatchServer, running: ArrayLike, prompt_tokens: Arr
 
 
 @compiled
-def _any_below_one(running: FloatArray, prompt_tokens: FloatArray) -> bool:
-    found = False
-    for place in range(running.size):
-        found = found or (0.0 < running[place] < 1.0 and prompt_tokens[place] > 0.0)
-    return found
-
-
-@compiled
-def _are_usable(durations: FloatArray) -> bool:
-    usable = True
+def _checked(running: FloatArray, prompt_tokens: FloatArray, durations: FloatArray) -> tuple[bool, bool]:
+    """Whether prompts are beside less than one running sequence anywhere, and whether all durations are usable."""
+    below_one, usable = False, True
     for place in range(durations.size):
+        below_one = below_one or (0.0 < running[place] < 1.0 and prompt_tokens[place] > 0.0)
         usable = usable and 0.0 < durations[place] < math.inf
-    return usable
+    return below_one, usable
 
 
 @lru_cache(maxsize=4096)
@@ -302,7 +298,8 @@ def _step_with_all_slots_taken_s(server: BatchServer, lengths: CondensedLengths,
     reach = max(mean + 10.0 * np.sqrt(square), 2.0 * float(lengths.prompts.max()))
     cell = reach / (LATTICE_POINTS - 1)
     prompt = np.fft.rfft(lattice_probabilities(lengths.prompts, lengths.prompt_weights, cell, LATTICE_POINTS))
-    distribution = np.maximum(np.fft.irfft((1.0 - share + share * prompt) ** slots, LATTICE_POINTS), 0.0)
+    prompts = to_power(1.0 - share + share * prompt, slots)
+    distribution = np.maximum(np.fft.irfft(prompts, LATTICE_POINTS), 0.0)
     tokens = np.arange(LATTICE_POINTS) * cell
     table = step_durations_s(server, running, np.minimum(np.maximum(tokens, 1.0), chunk))
     table[0] = step_duration_s(server, running, 0.0) if running > 0.0 else table[0]

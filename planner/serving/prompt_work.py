@@ -60,7 +60,7 @@ def work_lengths(
     alike = float(np.ptp(lengths.inputs[occurs])) == float(np.ptp(before[occurs])) == 0.0
     if model.pool.role is Role.DECODE or alike:
         return lengths
-    return _work_lengths(by_step_times(model), lengths, tuple(before.tolist()), rate_per_s)
+    return _work_lengths(by_step_times(model), lengths, tuple(np.ravel(past).tolist()), rate_per_s)
 
 
 def by_step_times(model: PoolModel) -> Keyed[PoolModel]:

@@ -103,8 +103,9 @@ def condensed_lengths(lengths: TokenLengths) -> CondensedLengths:
         The condensed distribution; remembered for the latest 64 lengths.
     """
     inputs, gaps, weights = lengths.inputs, lengths.outputs - 1.0, lengths.probabilities
-    prompts = probability_slices(inputs, weights, np.linspace(0.0, 1.0, PROMPT_POINTS + 1))
-    groups = probability_slices(inputs, weights, tail_edges(PROMPT_GROUPS))
+    order = np.argsort(inputs, kind="stable")
+    prompts = probability_slices(inputs, weights, np.linspace(0.0, 1.0, PROMPT_POINTS + 1), order)
+    groups = probability_slices(inputs, weights, tail_edges(PROMPT_GROUPS), order)
     decodes = (gaps > 0.0) & (weights > 0.0)
     gap_slices = ProbabilitySlices(np.zeros(1), np.ones(1), np.zeros(0, dtype=np.int64))
     if decodes.any():
@@ -156,7 +157,9 @@ class ProbabilitySlices:
     member: IntArray
 
 
-def probability_slices(values: FloatArray, weights: FloatArray, edges: FloatArray) -> ProbabilitySlices:
+def probability_slices(
+    values: FloatArray, weights: FloatArray, edges: FloatArray, order: IntArray | None = None
+) -> ProbabilitySlices:
     """Slice a weighted sample by cumulative probability.
 
     A value is never split, so that a distribution of a few values comes back unchanged.
@@ -165,6 +168,7 @@ def probability_slices(values: FloatArray, weights: FloatArray, edges: FloatArra
         values: the sample, shape (n,).
         weights: >= 0, of any scale, shape (n,).
         edges: cumulative probabilities at which the slices begin and end, from 0 to 1, shape (slices + 1,).
+        order: of rising values, where it is known.
 
     Returns:
         Means and weights of the slices that are not empty, and the slice of each value.
@@ -173,7 +177,7 @@ def probability_slices(values: FloatArray, weights: FloatArray, edges: FloatArra
     >>> halves.means.tolist(), halves.weights.tolist(), halves.member.tolist()
     ([2.0, 6.0], [0.5, 0.5], [1, 0, 0, 1])
     """
-    order = np.argsort(values, kind="stable")
+    order = np.argsort(values, kind="stable") if order is None else order
     rising, ranked = values[order], weights[order]
     middle = np.cumsum(ranked) - ranked / 2.0
     slot = np.clip(np.searchsorted(edges * weights.sum(), middle, side="right") - 1, 0, edges.size - 2)
