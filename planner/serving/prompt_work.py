@@ -81,7 +81,7 @@ def _work_lengths(
 ) -> TokenLengths:
     model = step_times.value
     shortest, longest = float(lengths.inputs.min()), float(lengths.inputs.max())
-    table = np.unique(np.geomspace(shortest, longest, LENGTHS_TABULATED)).clip(shortest, longest)
+    table = np.geomspace(shortest, longest, LENGTHS_TABULATED if longest > shortest else 1).clip(shortest, longest)
     pasts = np.unique(np.linspace(min(past), max(past), PASTS_TABULATED))
     running, chunk = _beside_full_step(model, lengths, rate_per_s)
     full_s = float(model.server.step_s(np.array(running), np.array(chunk)))

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from planner.core import FloatArray, IntArray
+from planner.core import FloatArray, IntArray, compiled
 from planner.workload.lengths import TokenLengths
 
 PROMPT_POINTS = 256
@@ -16,6 +16,8 @@ PROMPT_GROUPS = 24
 """Prompt lengths told apart in a latency, finer towards the long ones, which make the tail. A choice as above."""
 GAP_POINTS = 80
 """Output lengths told apart in a latency. A choice as above."""
+TINY = float(np.finfo(float).tiny)
+"""Guards a division by a weight of 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,14 +180,31 @@ def probability_slices(
     ([2.0, 6.0], [0.5, 0.5], [1, 0, 0, 1])
     """
     order = np.argsort(values, kind="stable") if order is None else order
-    rising, ranked = values[order], weights[order]
-    middle = np.cumsum(ranked) - ranked / 2.0
-    slot = np.clip(np.searchsorted(edges * weights.sum(), middle, side="right") - 1, 0, edges.size - 2)
-    first = np.concatenate([[True], np.diff(rising) > 0.0])
-    slot = slot[np.maximum.accumulate(np.where(first, np.arange(values.size), 0))]
-    slot = np.cumsum(np.diff(slot, prepend=slot[0]) > 0)  # they rise: without the empty ones
-    mass = np.bincount(slot, ranked)
-    means = np.bincount(slot, ranked * rising) / np.maximum(mass, np.finfo(float).tiny)
+    means, mass, slot = _sliced(values[order], weights[order], edges * weights.sum())
     member = np.empty(values.size, dtype=np.int64)
     member[order] = slot
     return ProbabilitySlices(means, mass / weights.sum(), member)
+
+
+@compiled(makes_arrays=True)
+def _sliced(values: FloatArray, weights: FloatArray, edges: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Means and weights of the slices of rising values between edges of their cumulative weight, and their slices.
+
+    A value is where the middle of the first one like it is.
+    """
+    slot = np.empty(values.size, dtype=np.int64)
+    mass, moment = np.zeros(edges.size - 1), np.zeros(edges.size - 1)
+    passed, at, begun, count = 0.0, 0, 0, 0
+    for place in range(values.size):
+        passed += weights[place]
+        if place == 0 or values[place] > values[place - 1]:
+            while at < edges.size - 2 and edges[at + 1] <= passed - weights[place] / 2.0:
+                at += 1
+            count += 1 if place > 0 and at > begun else 0
+            begun = at
+        slot[place] = count
+        mass[count] += weights[place]
+        moment[count] += weights[place] * values[place]
+    for each in range(count + 1):
+        moment[each] /= max(mass[each], TINY)
+    return moment[: count + 1], mass[: count + 1], slot
