@@ -1,10 +1,10 @@
 """Tools that every package shares.
 
 Errors that name field, value, bound and fix (`errors`), frozen records (`record`), records as JSON and back
-(`documents`), versions of files (`versions`), latency metrics and units (`metrics`), text and tables (`tables`),
-number formats (`formats`), places of packaged data (`presets`), files that are written whole (`whole_files`), functions
-that numba compiles (`compiled`, `vectorized`, `interpolation`) and the code kept of it (`kept_code`), curves and roots
-(`curves`), and names for arrays in signatures (`arrays`).
+(`documents`), versions of files (`versions`), text and tables (`tables`), number formats, latency metrics and units
+(`formats`), places of packaged data (`presets`), files that are written whole (`whole_files`), functions that numba
+compiles (`compiled`, `vectorized`, `interpolation`) and the code kept of it (`kept_code`), curves and roots (`curves`),
+and names for arrays in signatures (`arrays`).
 """
 
 from planner.core.arrays import BoolArray, Constants, FloatArray, IntArray
@@ -20,7 +20,7 @@ from planner.core.errors import (
     from_validation_error,
     shorten,
 )
-from planner.core.formats import Dtype, SpareLayers
+from planner.core.formats import GIB, HOURS_PER_MONTH, Dtype, Metric, SpareLayers
 from planner.core.interpolation import (
     cell_of,
     interpolated,
@@ -30,7 +30,6 @@ from planner.core.interpolation import (
     value_in,
     with_knots,
 )
-from planner.core.metrics import GIB, HOURS_PER_MONTH, Metric
 from planner.core.presets import (
     ENGINE_LIMITS,
     engine_limit_names,

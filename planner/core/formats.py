@@ -1,4 +1,4 @@
-"""Words that GPUs, engines and models share: number formats, and where a pipeline puts spare layers."""
+"""Words that layers share: number formats, where a pipeline puts spare layers, latency metrics and units."""
 
 from __future__ import annotations
 
@@ -61,3 +61,22 @@ class SpareLayers(StrEnum):
     """The last ones (SGLang)."""
     FIRST = "first"
     """The first ones (TensorRT-LLM)."""
+
+
+class Metric(StrEnum):
+    """Latency metrics of one request, and of one gap between tokens.
+
+    TTFT: arrival to first token. TPOT: (E2E - TTFT) / (output tokens - 1). E2E: arrival to last token. ITL: one gap
+    between two tokens of a request; its percentiles are over all gaps of all requests.
+    """
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+    E2E = "e2e"
+    ITL = "itl"
+
+
+HOURS_PER_MONTH = 730.0
+"""8760 h / 12, the month cloud price lists use."""
+GIB = 2.0**30
+"""Bytes of a GiB, in which drivers and engines print memory."""

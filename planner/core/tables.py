@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from planner.core.metrics import Metric
+from planner.core.formats import Metric
 
 Shown = TypeVar("Shown")
 Part = TypeVar("Part")

@@ -16,6 +16,7 @@ from planner.fleet import (
     RegionsPlan,
     plan,
     plan_regions,
+    region_program,
     regions,
 )
 from planner.fleet.columns import SliceRate
@@ -63,9 +64,9 @@ class MadeUp:
         self.demand = np.repeat(draw.uniform(0.2, 1.6, (3, 4)), 6, axis=1)
         self.committed = committed
 
-    def world(self) -> regions._World:
+    def world(self) -> region_program.World:
         request, hardware = small(demand()), load_hardware()
-        world = regions._World(request, hardware, lambda _: None)
+        world = region_program.World(request, hardware, lambda _: None)
         like = world.pools((2,))[0]
         for own, rates in self.rates.items():
             world._pools[own] = [
@@ -77,12 +78,14 @@ class MadeUp:
         world.__dict__["places"] = [self.place(site) for site in range(3)]
         return world
 
-    def place(self, site: int) -> regions._Place:
+    def place(self, site: int) -> region_program.Place:
         bought = Purchase(name="any", usd_per_hour=self.usd[site] / self.gpus, committed=self.committed)
         resource = Resource(name="h100-sxm", purchases=(bought,))
         supply = Supply((resource,), {}, {"h100-sxm": bought.usd_per_hour}, frozenset(), {})
         where = Site(provider="made up", region=str(site))
-        return regions._Place(where, SiteSupply(where.name, supply, {"h100-sxm": "x"}, {}, {}), self.classes[site])
+        return region_program.Place(
+            where, SiteSupply(where.name, supply, {"h100-sxm": "x"}, {}, {}), self.classes[site]
+        )
 
     def carried(self, own: tuple[int, ...], replicas: int) -> float:
         one, two = self.rates[own]
@@ -122,7 +125,7 @@ class MadeUp:
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_the_program_costs_what_brute_force_finds(seed: int, committed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "COARSE_GAP", 1e-6)
+    monkeypatch.setattr(region_program, "COARSE_GAP", 1e-6)
     made_up = MadeUp(seed, committed)
     world = made_up.world()
     found = world.routes(world.places, AREAS)
@@ -132,7 +135,7 @@ def test_the_program_costs_what_brute_force_finds(seed: int, committed: bool, mo
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_site_more_is_never_dearer_and_all_is_served(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "COARSE_GAP", 1e-6)
+    monkeypatch.setattr(region_program, "COARSE_GAP", 1e-6)
     world = MadeUp(seed, committed=False).world()
     costs = []
     for count in (1, 2, 3):
@@ -147,7 +150,7 @@ def test_a_site_more_is_never_dearer_and_all_is_served(seed: int, monkeypatch: p
 
 @pytest.mark.parametrize("seed", range(5))
 def test_residency_is_never_cheaper(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "COARSE_GAP", 1e-6)
+    monkeypatch.setattr(region_program, "COARSE_GAP", 1e-6)
     world = MadeUp(seed, committed=False).world()
     free = world.routes(world.places, AREAS)
     at_home = [
@@ -277,22 +280,22 @@ def test_a_target_shorter_than_the_way_names_the_area_and_the_least_ttft() -> No
     least_ms = float(reason.rsplit(" ms", 1)[0].rsplit(" ", 1)[1])
     assert least_ms > 250.0
     # At that TTFT and a little more, there is a plan: the class of a distance is rounded up by as much as a step.
-    enough_s = (least_ms / 1000.0 + regions.DISTANCE_STEP_S) * 1.02
+    enough_s = (least_ms / 1000.0 + region_program.DISTANCE_STEP_S) * 1.02
     assert plan_regions(small(areas, f"slo.0.threshold_s={enough_s}"), simulate=False).feasible
 
 
 def test_a_target_of_every_area_is_the_target_of_all() -> None:
     """The same threshold said of each area leaves the same in every region, to the rounding of classes."""
-    world = regions._World(small(demand(), "slo.0.threshold_s=0.8"), load_hardware(), lambda _: None)
-    each = regions._World(small(demand(ttft_s=0.8), "slo.0.threshold_s=5"), load_hardware(), lambda _: None)
+    world = region_program.World(small(demand(), "slo.0.threshold_s=0.8"), load_hardware(), lambda _: None)
+    each = region_program.World(small(demand(ttft_s=0.8), "slo.0.threshold_s=5"), load_hardware(), lambda _: None)
     for one, other in zip(world.places, each.places, strict=True):
         assert one.classes.keys() == other.classes.keys()
         for area, (steps,) in one.classes.items():
             left_s, same_s = (
-                0.8 - steps * regions.DISTANCE_STEP_S,
-                5.0 - other.classes[area][0] * regions.DISTANCE_STEP_S,
+                0.8 - steps * region_program.DISTANCE_STEP_S,
+                5.0 - other.classes[area][0] * region_program.DISTANCE_STEP_S,
             )
-            assert left_s == pytest.approx(same_s, abs=regions.DISTANCE_STEP_S)
+            assert left_s == pytest.approx(same_s, abs=region_program.DISTANCE_STEP_S)
 
 
 def test_power_and_co2_are_those_of_the_gpus_in_the_grid_of_the_region(found: RegionsPlan) -> None:
@@ -324,10 +327,10 @@ def test_what_is_left_of_a_lost_region_is_what_the_others_carry() -> None:
 
 def test_what_is_said_to_carry_everybody_does_so_in_simulation() -> None:
     """The fewest GPUs of two regions that are said to carry all areas in every hour; twice the demand fails on them."""
-    world = regions._World(small(demand()), load_hardware(), lambda _: None)
+    world = region_program.World(small(demand()), load_hardware(), lambda _: None)
     sites = {Site(provider="GCP", region=name) for name in ("us-central1", "europe-west4")}
     places = [place for place in world.places if place.site in sites]
-    gpus, kept = 0.0, regions._Kept(dict.fromkeys(AREAS, 0.0))
+    gpus, kept = 0.0, region_program.Kept(dict.fromkeys(AREAS, 0.0))
     while not kept.is_all:
         gpus += 4.0
         kept = world.kept(places, {site: {"h100-sxm": gpus} for site in sites})

@@ -1,0 +1,490 @@
+"""What regions carry at a distance, and the least cost of serving areas of users from them.
+
+In: a request with `areas`, and what is sold where. Out: by region and class of distance, the rate [1/s] of every area
+that it serves in every hour of UTC, and the cost [USD/h].
+
+Pairs of area and region whose distances are alike to `DISTANCE_STEP_S`, rounded up, are of one *class*:
+how much a pool carries depends on the threshold that is left, and not on where it stands or what it costs. Units are
+pools of mixed replicas of one SKU in powers of two at a region and for a class, slices are areas, periods the hours of
+a day, resources the GPUs of a region; a unit has rates for the areas no further than its class. Shares are continuous:
+
+    least sum over hours and regions of the cost of GPUs    so that every area is served in every hour
+
+by `planner.optimizer`, to `COARSE_GAP` or as far as its work goes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+
+from hardware_db import HardwareDb, ProviderRegion, RegionDistance, regions_in
+from planner.core import FloatArray, Metric
+from planner.fleet.columns import Column, SliceRate, unit_of
+from planner.fleet.confidence import deviations_of, slow_rule
+from planner.fleet.market import market_of
+from planner.fleet.program import RELATIVE_GAP, demand_of
+from planner.fleet.refinement import COARSE_GAP
+from planner.fleet.simulation import requests_to_simulate
+from planner.fleet.slices import periods_of
+from planner.fleet.types import PlanRequest, Progress
+from planner.optimizer import Allocation, FleetProblem, Objective, Resource, Slice, Unit, solve
+from planner.search import Mode, capacity_of, find_families, with_rounded_bursts
+from planner.serving import MOST_REPLICAS, Deployment, Pool, evaluate
+from planner.simulator import simulate
+from planner.supply import FleetLimits, Site, SiteSupply, resource_use
+from planner.traffic import HOURS, DemandProfile, network_time, utc_factors
+from planner.workload import LatencyDistribution, LatencyTarget, Slo, Workload
+
+DISTANCE_STEP_S = 0.05
+"""Distances that differ by less are of one class [s]. A choice: finer makes more pools to evaluate and saves little."""
+LONGEST_TTFT_S = 60.0
+"""Threshold above which no pool is looked for where the least TTFT is asked [s]. A choice."""
+MS = 1e-3
+"""Seconds of a millisecond."""
+
+
+DistanceClass = tuple[int, ...]
+"""Distance by target on TTFT or E2E, in `DISTANCE_STEP_S`, rounded up."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A region in which GPUs of the search space are sold.
+
+    Attributes:
+        site: provider and region.
+        supply: what is sold there.
+        classes: by area that may be served from here and whose targets are longer than the way.
+    """
+
+    site: Site
+    supply: SiteSupply
+    classes: Mapping[str, DistanceClass]
+
+    def covers(self, other: Place) -> bool:
+        """True if it serves every area of another from no further, and sells what that does for no more."""
+        if any(area not in self.classes or not _within(self.classes[area], own) for area, own in other.classes.items()):
+            return False
+        mine, most = {one.name: one for one in self.supply.supply.resources}, self.supply.most_gpus
+        return all(
+            one.name in mine
+            and most.get(one.name, math.inf) >= other.supply.most_gpus.get(one.name, math.inf)
+            and mine[one.name].at_most is None
+            and all(
+                any(
+                    own.committed == sold.committed
+                    and own.usd_per_hour / own.usable_share <= sold.usd_per_hour / sold.usable_share
+                    and sold.block % own.block == 0
+                    and own.at_most is None
+                    for own in mine[one.name].purchases
+                )
+                for sold in one.purchases
+            )
+            for one in other.supply.supply.resources
+        )
+
+
+def uncovered(places: Sequence[Place]) -> list[Place]:
+    """Those that no other covers; of two that cover each other the first."""
+    kept: list[Place] = []
+    for place in places:
+        if not any(other.covers(place) for other in kept):
+            kept = [other for other in kept if not place.covers(other)] + [place]
+    return kept
+
+
+@dataclass(frozen=True)
+class Routes:
+    """What the program routes where: by region and class, by area, the rate in every hour [1/s], shape (24,)."""
+
+    rates_per_s: Mapping[tuple[Site, DistanceClass], Mapping[str, FloatArray]]
+    usd_per_hour: float
+
+    @property
+    def sites(self) -> list[Site]:
+        """Regions, the least used first."""
+        used: dict[Site, float] = {}
+        for (site, _), by_area in self.rates_per_s.items():
+            used[site] = used.get(site, 0.0) + math.fsum(float(rates.sum()) for rates in by_area.values())
+        return sorted(used, key=lambda site: (used[site], site.name))
+
+    def share(self, site: Site, area: str, world: World) -> float:
+        """Of an area's requests of a day, that a region serves."""
+        served = [rates[area] for (where, _), rates in self.rates_per_s.items() if where == site and area in rates]
+        return float(np.sum(served) / world.rates_per_s[area].sum())
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What regions serve in an hour.
+
+    Attributes:
+        shares: by area, of its requests.
+        pools: that serve them, each with its class and the rate routed to it [1/s].
+    """
+
+    shares: Mapping[str, float]
+    pools: tuple[tuple[DistanceClass, Pool, float], ...] = ()
+
+    @property
+    def is_all(self) -> bool:
+        """True if everybody is served."""
+        return min(self.shares.values()) >= 1.0 - COARSE_GAP
+
+
+def _within(one: DistanceClass, other: DistanceClass) -> bool:
+    return all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """The question with what is learnt of it: how much pools of each class carry."""
+
+    request: PlanRequest
+    hardware: HardwareDb
+    progress: Progress
+    _pools: dict[DistanceClass, list[Column]] = field(init=False, default_factory=dict)
+
+    @cached_property
+    def rates_per_s(self) -> dict[str, FloatArray]:
+        """Of each area by hour of UTC [1/s]."""
+        offsets = {area.name: area.utc_offset_hours for area in self.hardware.areas}
+        return {
+            name: self.request.growth * area.rate_per_s * np.array(utc_factors(area.hours, offsets[name]))
+            for name, area in self.request.areas.items()
+        }
+
+    @property
+    def peak_per_s(self) -> float:
+        """Of all areas together [1/s]."""
+        return float(np.sum(list(self.rates_per_s.values()), axis=0).max())
+
+    @cached_property
+    def shared_targets(self) -> tuple[LatencyTarget, ...]:
+        """Targets to which the way counts."""
+        return tuple(target for target in self.request.slo.targets if target.metric in (Metric.TTFT, Metric.E2E))
+
+    def target_at(self, area: str, target: LatencyTarget) -> LatencyTarget:
+        """A target as it holds for the users of an area."""
+        own_s = self.request.areas[area].ttft_s if target.metric is Metric.TTFT else None
+        return target if own_s is None else target.model_copy(update={"threshold_s": own_s})
+
+    def time_to(self, area: str, distance: RegionDistance) -> LatencyDistribution:
+        """On the way from an area to a region."""
+        own = self.request.areas[area]
+        return network_time(distance.round_trips_s[area], own.access_ms * MS, own.new_connections)
+
+    def delays_s(self, area: str, distance: RegionDistance) -> tuple[float, ...]:
+        """By target to which the way counts, its quantile, and by how much the area's own is shorter [s]."""
+        time = self.time_to(area, distance)
+        return tuple(
+            time.quantile_s(target.percentile) + target.threshold_s - self.target_at(area, target).threshold_s
+            for target in self.shared_targets
+        )
+
+    @cached_property
+    def known(self) -> dict[tuple[str, str], ProviderRegion]:
+        """Facts about regions by provider and name."""
+        return {(one.provider, one.region): one for one in self.hardware.regions}
+
+    @cached_property
+    def distances(self) -> dict[Site, RegionDistance]:
+        """Of regions that may be considered."""
+        asked, priced = self.request.prices, {price.provider for price in self.hardware.prices}
+        return {
+            Site(provider=one.provider, region=one.region): one
+            for one in self.hardware.distances
+            if one.provider in priced
+            and asked.provider in (None, one.provider)
+            and (asked.region is None or (one.provider, one.region) in regions_in(self.hardware, asked.region))
+        }
+
+    def request_at(self, site: Site) -> PlanRequest:
+        """The request for one region, with PUE and CO2 of its grid where the request itself says neither."""
+        prices = self.request.prices.model_copy(update={"provider": site.provider, "region": site.region})
+        place, limits = self.known[site.provider, site.region], self.request.limits
+        facts = {"pue": place.pue, "co2_kg_per_kwh": place.kg_co2_per_kwh}
+        new = {
+            name: fact
+            for name, fact in facts.items()
+            if fact is not None and getattr(limits, name) == FleetLimits.model_fields[name].default
+        }
+        changes = {"prices": prices, "limits": limits.model_copy(update=new), "areas": {}, "profile": None}
+        return self.request.model_copy(update=changes)
+
+    @cached_property
+    def places(self) -> list[Place]:
+        """Regions that sell a SKU of the search space, one for each size of instances there."""
+        places = []
+        for site, distance in self.distances.items():
+            market = market_of(self.request_at(site), self.hardware, {})
+            classes = {
+                area: tuple(math.ceil(delay_s / DISTANCE_STEP_S) for delay_s in self.delays_s(area, distance))
+                for area in self.request.areas
+                if self.may_serve(site, area)
+            }
+            near = {area: own for area, own in classes.items() if self.slo_left(self.thresholds_s(own))}
+            places += [
+                Place(site, supply, near)
+                for supply in market.sites
+                if supply.supply.cheapest and not supply.is_alone and supply.servers_at_least == 1
+            ]
+        return places
+
+    def may_serve(self, site: Site, area: str) -> bool:
+        """True if the requests of an area may be served in a region."""
+        allowed = self.request.areas[area].residency
+        names = (site.provider, site.region)
+        return not allowed or any(name == site.provider or names in regions_in(self.hardware, name) for name in allowed)
+
+    def thresholds_s(self, own: DistanceClass) -> tuple[float, ...]:
+        """What a class takes from every target to which the way counts [s]."""
+        return tuple(steps * DISTANCE_STEP_S for steps in own)
+
+    def slo_left(self, delays_s: Sequence[float]) -> Slo | None:
+        """The targets in the region; None where the way takes all of one."""
+        taken = dict(zip(self.shared_targets, delays_s, strict=True))
+        left = [
+            target.model_copy(update={"threshold_s": target.threshold_s - taken[target]}) if target in taken else target
+            for target in self.request.slo.targets
+            if target not in taken or target.threshold_s > taken[target]
+        ]
+        is_whole = len(left) == len(self.request.slo.targets)
+        return self.request.slo.model_copy(update={"targets": tuple(left)}) if is_whole else None
+
+    # How much pools carry
+
+    def pools(self, own: DistanceClass) -> list[Column]:
+        """Pools of a class, with the rate that each carries of any area; see `_pools_for`."""
+        if own not in self._pools:
+            slo = self.slo_left(self.thresholds_s(own))
+            self.progress(
+                "rates of pools " + ", ".join(f"{1000 * delay_s:.0f} ms away" for delay_s in self.thresholds_s(own))
+            )
+            self._pools[own] = list(self._pools_for(slo)) if slo is not None else []
+        return self._pools[own]
+
+    def _pools_for(self, slo: Slo) -> Iterator[Column]:
+        """Of each SKU pools of the configuration that carries most per GPU, in powers of two up to the whole demand.
+
+        It is chosen at the size that carries an area of mean peak, by bounds, best first, until none can be better.
+        """
+        request, peak_per_s = self.request, self.peak_per_s
+        market = market_of(request.model_copy(update={"profile": None}), self.hardware, {})
+        service = request.main.model_copy(update={"slo": slo})
+        shift_of = slow_rule(deviations_of(request.confidence), request.measured_steps)
+        workload = Workload(
+            arrivals=request.workload.open_arrivals.at_rate(peak_per_s), classes=request.workload.classes
+        )
+        demand = demand_of(service, workload, slo, shift_of)
+        capacity = capacity_of(demand)
+        space = request.search.model_copy(update={"modes": (Mode.MIXED,)})
+        found = find_families(with_rounded_bursts(demand), space, market.offers, self.hardware.engines).families
+        usual_per_s = float(np.mean([rates.max() for rates in self.rates_per_s.values()]))
+        for sku in dict.fromkeys(family.sku for family in found):
+            sized = []
+            for family in (one for one in found if one.sku == sku):
+                size = 1
+                while capacity.bound_per_s(family, size) < usual_per_s and size < MOST_REPLICAS:
+                    size *= 2
+                sized.append((capacity.bound_per_s(family, size) / (size * family.gpus), size, family))
+            best, most = None, 0.0
+            for bound, size, family in sorted(sized, key=lambda each: -each[0]):
+                if bound <= most:
+                    break
+                chosen = capacity.best(family, size, peak_per_s)
+                if chosen.member is not None and chosen.rate_per_s / (size * family.gpus) > most:
+                    best, most = (family, chosen.member), chosen.rate_per_s / (size * family.gpus)
+            if best is None:
+                continue
+            family, member = best
+            size, rate_per_s = 1, 0.0
+            while rate_per_s < peak_per_s and size <= MOST_REPLICAS:
+                rate_per_s = capacity.rate_per_s(member, size, peak_per_s)
+                if rate_per_s > 0.0:
+                    rates = {"": SliceRate(rate_per_s, is_exact=True)}
+                    yield Column(service.name, family, size, request.limits, member, rates)
+                size *= 2
+
+    # The program
+
+    def units(
+        self,
+        places: Sequence[Place],
+        areas: Collection[str],
+        only: Mapping[tuple[Site, DistanceClass], Collection[str]],
+    ) -> dict[str, tuple[Unit, Place, DistanceClass, Column]]:
+        """Pools at regions for classes, by name, with the rates of the areas that they serve.
+
+        Args:
+            places: regions.
+            areas: that are to be served.
+            only: region and class of the pools that there may be, with the areas that they may serve; empty: all.
+        """
+        request, units = self.request, dict[str, tuple[Unit, Place, DistanceClass, Column]]()
+        profile = request.profile or DemandProfile(factors=(1.0,))
+        for number, place in enumerate(places):
+            classes = {area: own for area, own in place.classes.items() if area in areas}
+            wanted = [own for site, own in only if site == place.site] if only else dict.fromkeys(classes.values())
+            for own in wanted:
+                here = only.get((place.site, own), areas)
+                served = [area for area, other in classes.items() if area in here and _within(other, own)]
+                if not served:
+                    continue
+                for column in self.pools(own):
+                    sku = self.hardware.skus[column.family.sku]
+                    if not place.supply.holds(sku, column.family.gpus):
+                        continue
+                    takes = resource_use(column.gpus, self.hardware.skus, request.limits, request.prices)
+                    usd = place.supply.supply.cheapest[sku.id] * sum(column.gpus.values())
+                    bare = unit_of(column, 1.0, takes, profile.cold_start_s / 3600.0 * usd, not profile.autoscale)
+                    name = f"{number} {'-'.join(map(str, own))} {bare.name}"
+                    unit = bare.model_copy(
+                        update={
+                            "name": name,
+                            "rates_per_s": dict.fromkeys(served, bare.rates_per_s[""]),
+                            "takes": {f"{number} {resource}": count for resource, count in takes.items()},
+                            "marks": (),
+                        }
+                    )
+                    units[name] = (unit, place, own, column)
+        return units
+
+    def routes(
+        self,
+        places: Sequence[Place],
+        areas: Collection[str],
+        only: Mapping[tuple[Site, DistanceClass], Collection[str]] = MappingProxyType({}),
+    ) -> Routes | None:
+        """The least cost of serving some areas from some regions; None where it cannot be done; see `units`."""
+        kept = uncovered(places)
+        units = self.units(kept, areas, only)
+        demand = {area: self.rates_per_s[area] for area in areas}
+        resources = [
+            each.model_copy(update={"name": f"{number} {each.name}", "group": ""})
+            for number, place in enumerate(kept)
+            for each in place.supply.supply.resources
+        ]
+        problem = FleetProblem(
+            slices=tuple(Slice(name=area, demand_per_s=tuple(rates)) for area, rates in demand.items()),
+            units=tuple(unit for unit, *_ in units.values()),
+            resources=tuple(resources),
+            periods=periods_of(DemandProfile(factors=(1.0,) * HOURS)),
+        )
+        self.progress(f"solving over {len(kept)} regions")
+        answer = solve(problem, Objective.MIN_COST, relative_gap=COARSE_GAP, solver=self.request.search.solver)
+        return _routes_of(answer, units) if answer.status.has_allocation else None
+
+    def kept(self, places: Sequence[Place], held: Mapping[Site, Mapping[str, float]]) -> Kept:
+        """What regions serve with the GPUs they hold, in the hour in which they serve least in all.
+
+        Args:
+            places: regions.
+            held: of each, GPUs by SKU.
+        """
+        places = list({place.site: place for place in places}.values())  # the largest instances of each
+        units = self.units(places, self.request.areas, {})
+        worst, found = (math.inf, 0.0), Kept(dict.fromkeys(self.request.areas, 0.0))
+        resources = tuple(
+            Resource(name=f"{number} {sku}", at_most=held[place.site].get(sku, 0.0))
+            for number, place in enumerate(places)
+            for sku in place.supply.supply.cheapest
+        )
+        for hour in range(HOURS) if units else ():
+            demand = {area: float(rates[hour]) for area, rates in self.rates_per_s.items() if rates[hour] > 0.0}
+            if not demand:
+                continue
+            problem = FleetProblem(
+                slices=tuple(Slice(name=area, demand_per_s=(rate,)) for area, rate in demand.items()),
+                units=tuple(unit for unit, *_ in units.values()),
+                resources=resources,
+            )
+            answer = solve(problem, Objective.MAX_RATE, relative_gap=RELATIVE_GAP)
+            asked = math.fsum(demand.values())
+            served = (round(min(1.0, answer.rate_per_s / asked), 6), -asked)  # of hours alike the busiest
+            if served < worst:
+                worst, found = served, Kept(_shares_of(answer, demand, self.request.areas), _pools_of(answer, units))
+        return found
+
+    def holds(self, kept: Kept) -> bool:
+        """True if the pools that serve an hour hold every target of their class, simulated at what they are sent."""
+        request = self.request
+        for own, pool, rate_per_s in kept.pools:
+            self.progress("simulating the loss of a region")
+            arrivals = request.workload.open_arrivals
+            share = min(1.0, rate_per_s / self.peak_per_s)
+            workload = Workload(arrivals=arrivals.split(share).at_rate(rate_per_s), classes=request.workload.classes)
+            deployment, slo = Deployment(pools=(pool,)), self.slo_left(self.thresholds_s(own))
+            requests = requests_to_simulate(request.simulated_requests, evaluate(deployment, workload))
+            found = simulate(deployment, workload, seed=request.seed, requests=requests)
+            targets = slo.targets if slo is not None else ()
+            if not found.stable or any(found.latency_s(target) > target.threshold_s for target in targets):
+                return False
+        return True
+
+    def least_ttft_s(self, place: int) -> float:
+        """Least threshold on a TTFT at which some pool carries anything, to 1 %; infinite above `LONGEST_TTFT_S`.
+
+        Args:
+            place: of the target among those to which the way counts.
+        """
+
+        def holds(threshold_s: float) -> bool:
+            targets = [
+                target.model_copy(update={"threshold_s": threshold_s})
+                if target == self.shared_targets[place]
+                else target
+                for target in self.request.slo.targets
+            ]
+            slo = self.request.slo.model_copy(update={"targets": tuple(targets)})
+            return next(self._pools_for(slo), None) is not None
+
+        low, high = MS, LONGEST_TTFT_S
+        if not holds(high):
+            return math.inf
+        while high > 1.01 * low:
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if holds(middle) else (middle, high)
+        return high
+
+
+def _shares_of(answer: Allocation, demand: Mapping[str, float], areas: Collection[str]) -> dict[str, float]:
+    """By area, of what is asked for in the only period the share that is served; 1 where nothing is asked for."""
+    routed = {
+        area: math.fsum(served.get(area, (0.0,))[0] for served in answer.routed_per_s.values()) for area in demand
+    }
+    return {area: min(1.0, routed[area] / demand[area]) if area in demand else 1.0 for area in areas}
+
+
+def _pools_of(
+    answer: Allocation, units: Mapping[str, tuple[Unit, Place, DistanceClass, Column]]
+) -> tuple[tuple[DistanceClass, Pool, float], ...]:
+    """Class, pool and rate of what serves the only period: pools of one class, region and SKU are one."""
+    pools: dict[tuple[Site, DistanceClass, str], tuple[DistanceClass, Pool, float]] = {}
+    for name, (count, *_) in answer.units.items():
+        _, place, own, column = units[name]
+        assert column.member is not None  # as `pools` makes them
+        key, routed = (place.site, own, column.family.sku), answer.routed_per_s.get(name, {})
+        rate_per_s = math.fsum(rate for (rate, *_) in routed.values())
+        replicas = count * column.replicas
+        if key in pools:
+            replicas, rate_per_s = replicas + pools[key][1].replicas, rate_per_s + pools[key][2]
+        pools[key] = (own, column.member.pool(replicas), rate_per_s)
+    return tuple(pools.values())
+
+
+def _routes_of(answer: Allocation, units: Mapping[str, tuple[Unit, Place, DistanceClass, Column]]) -> Routes:
+    rates: dict[tuple[Site, DistanceClass], dict[str, FloatArray]] = {}
+    for name, by_area in answer.routed_per_s.items():
+        _, place, own, _ = units[name]
+        fleet = rates.setdefault((place.site, own), {})
+        for area, routed in by_area.items():
+            if max(routed) > 0.0:
+                fleet[area] = fleet.get(area, np.zeros(HOURS)) + np.array(routed)
+    return Routes({key: by_area for key, by_area in rates.items() if by_area}, answer.cost_usd_per_hour)
