@@ -12,33 +12,35 @@ from typing import Any
 import streamlit as st
 
 import planner
-from hardware_db import HardwareDb
+from hardware_db import load_hardware
 from planner import launch
 from planner.analysis import headline
 from planner.charts import demands
 from planner.core import change, json_text, significant, with_unit
 from planner.fleet import RegionsPlan, hardware_for
-from planner.report import regions, regions_to_dict
+from planner.report import glossary, regions, regions_to_dict
 from planner.scenario import Content, full_content, read_scenario, with_scenarios
 from planner.traffic import profiles
 from planner.web import bounds, components, fields, plan_tab, results, session
 
+HINTS = glossary.hints_of("regions")
 AS_WRITTEN = "as in the file"
 """Hours that are no packaged day."""
 COLUMNS = {
-    "weight": "Weight",
-    "rate_per_s": "Requests/s",
-    "ttft_ms": "TTFT at most (ms)",
-    "access_ms": "Access network (ms)",
+    "weight": ("Weight", 0.001),
+    "rate_per_s": ("Requests/s", 0.001),
+    "ttft_ms": ("TTFT at most (ms)", 1.0),
+    "access_ms": ("Access network (ms)", 0.0),
 }
+"""Numbers of an area: label and least value; of weight and rate there is the one that the scenario has."""
 
 
 def show(content: Content, key: str) -> None:
     """The areas, and the plan for them."""
+    _areas(content["demand"])
     request = results.request_of(key)
     bounds.check(content, request)
     hardware = hardware_for(request)
-    _areas(content["demand"], hardware)
     compute = partial(planner.plan_regions, request, hardware)
     found = results.compute_once((results.REGIONS, key), compute, "Planning over regions")
     st.markdown(f"#### {components.plain(regions.headline(found))}")
@@ -49,7 +51,7 @@ def show(content: Content, key: str) -> None:
     st.badge("Checked by simulation", icon=":material/check_circle:", color="green")
     components.chart(demands.world_map(found, hardware), demands.map_rows(found, hardware), "Regions", "world-map")
     components.chart(demands.route_chart(found), demands.route_rows(found), "Routes", "world-routes")
-    components.tables(regions.tables(found), "world")
+    components.tables(regions.tables(found), "world", HINTS)
     _files(content, found)
     with st.expander("What is assumed"):
         components.bullets(found.assumptions)
@@ -58,20 +60,20 @@ def show(content: Content, key: str) -> None:
 # --- areas ------------------------------------------------------------------------------------------------------------
 
 
-def _areas(demand: Mapping[str, Mapping[str, Any]], hardware: HardwareDb) -> None:
+def _areas(demand: Mapping[str, Mapping[str, Any]]) -> None:
     """The table of areas, to be edited, added to and taken from; planned at a button."""
     rows = area_rows(demand)
     days = [name for name in profiles.list_profiles() if name.endswith("-day")]
     config = {
-        "area": st.column_config.SelectboxColumn("Area", options=[area.name for area in hardware.areas], required=True),
+        "area": st.column_config.SelectboxColumn(
+            "Area", options=[area.name for area in load_hardware().areas], required=True
+        ),
         "hours": st.column_config.SelectboxColumn("Hours", options=[*days, AS_WRITTEN]),
         "residency": st.column_config.TextColumn("Served in", help="Areas, regions or providers; empty: everywhere."),
-        **{
-            name: st.column_config.NumberColumn(label, min_value=0.0)
-            for name, label in COLUMNS.items()
-            if name in rows[0]
-        },
     }
+    for name, (label, least) in COLUMNS.items():
+        if name in rows[0]:
+            config[name] = st.column_config.NumberColumn(label, min_value=least)
     st.markdown("**Where the users are**")
     with st.form("areas", border=False):
         edited = st.data_editor(
