@@ -322,20 +322,20 @@ class _Judge:
         self.known: BoolArray = np.zeros(DRAWS, dtype=bool)
         self.held: BoolArray = np.zeros(DRAWS, dtype=bool)
         lengths = planned.workload.lengths
-        self.estimate = as_estimated(planned)
-        pools = self.estimate.surviving.pools
+        self.surviving = slower_deployment(planned, 0.0)
+        pools = self.surviving.pools
         self.spreads = [replica_spreads(one.config, one.role, lengths.mean_input, lengths.mean_output) for one in pools]
         self.uncalibrated = {pool.config.sku.id for pool, own in zip(pools, self.spreads, strict=True) if own is None}
         self.asked = frozenset(slos), frozenset(planned.slices), planned.workload
         self.logs = self._drawn(seed, measured)
         self.scale = np.where(np.ptp(self.logs, axis=0) > 0.0, self.logs.std(axis=0), 1.0)
-        key = (self.estimate.surviving.summary, *self.asked[:2], planned.workload.classes)  # of a plan: arrivals follow
+        key = (self.surviving.summary, *self.asked[:2], planned.workload.classes)  # of a plan: arrivals follow
         self.surface = surfaces.setdefault(key, _Surface())
 
     def _drawn(self, seed: int, measured: Mapping[str, MeasuredSteps]) -> FloatArray:
         """What step times are off by, as `ReplicaSpreads.shift` takes it: shape (draws, 3 of each pool)."""
         columns = []
-        for pool, spreads in zip(self.estimate.surviving.pools, self.spreads, strict=True):
+        for pool, spreads in zip(self.surviving.pools, self.spreads, strict=True):
             known = known_steps(measured, pool.config)
             normals = _normals_of(pool.config, pool.role is Role.MIXED, seed)
             columns.append(np.zeros((DRAWS, 3)) if spreads is None else drawn_shifts(spreads, normals, known))
@@ -396,7 +396,7 @@ class _Judge:
     def _slow_logs(self, deviations: float) -> FloatArray:
         return _logs_of(
             None if own is None else at_slow_end(own, deviations, known_steps(self.measured, pool.config))
-            for pool, own in zip(self.estimate.surviving.pools, self.spreads, strict=True)
+            for pool, own in zip(self.surviving.pools, self.spreads, strict=True)
         )
 
     def shortfall_in(self, place: int, draw: int) -> Shortfall | None:
@@ -437,7 +437,7 @@ class _Judge:
 
         Remembered: the same fleet is judged before and after it was simulated, and with others beside it.
         """
-        surviving = self.estimate.surviving
+        surviving = self.surviving
         key = (surviving.summary, *self.asked, factor * self.rate_factor, logs.tobytes())
         known = _VERDICTS.get(key)
         if known is None or known[0] != surviving:
@@ -451,12 +451,12 @@ class _Judge:
 
     def _at(self, logs: FloatArray, factor: float = 1.0) -> PlannedDeployment:
         """The deployment by theory with step times that are off by this, at so many times its rate."""
-        off = zip(self.estimate.surviving.pools, self.spreads, logs.reshape(-1, 3).tolist(), strict=True)
+        off = zip(self.surviving.pools, self.spreads, logs.reshape(-1, 3).tolist(), strict=True)
         configs = [
             rebuilt(pool.config, shift=None if spreads is None else spreads.shift(*own)) for pool, spreads, own in off
         ]
-        surviving = _reconfigured(self.estimate.surviving, configs)
-        return by_theory(replace(self.estimate, surviving=surviving), factor * self.rate_factor)
+        surviving = _reconfigured(self.surviving, configs)
+        return by_theory(replace(self.planned, surviving=surviving), factor * self.rate_factor)
 
 
 @dataclass
