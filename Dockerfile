@@ -1,19 +1,22 @@
 # The web app and the planner command. Build: docker build --tag llm-capacity-planner .
 # Run: docker run --rm --publish 127.0.0.1:8501:8501 --read-only --tmpfs /tmp llm-capacity-planner
 
-FROM python:3.13-slim-bookworm AS build
+# To build on one image for good, name its digest: --build-arg PYTHON=python:3.13-slim-bookworm@sha256:...
+ARG PYTHON=python:3.13-slim-bookworm
+
+FROM ${PYTHON} AS build
 WORKDIR /source
-COPY constraints.txt pyproject.toml README.md LICENSE ./
+COPY requirements.txt pyproject.toml README.md LICENSE ./
 COPY planner ./planner
 COPY hardware_db ./hardware_db
 COPY calibration ./calibration
 RUN python -m venv /opt/planner \
-    && /opt/planner/bin/python -m pip install --no-cache-dir --constraint constraints.txt setuptools \
+    && /opt/planner/bin/python -m pip install --no-cache-dir --require-hashes --requirement requirements.txt \
     && /opt/planner/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
-    && /opt/planner/bin/python -m pip install --no-cache-dir --constraint constraints.txt \
-        "$(ls /wheels/*.whl)[app]"
+    && /opt/planner/bin/python -m pip install --no-cache-dir --no-deps /wheels/*.whl \
+    && /opt/planner/bin/python -m pip check
 
-FROM python:3.13-slim-bookworm
+FROM ${PYTHON}
 ENV PATH=/opt/planner/bin:$PATH \
     HOME=/tmp \
     PYTHONDONTWRITEBYTECODE=1 \

@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --co
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help plan test coverage app lint docs wheel clean
+.PHONY: help plan test coverage app lint docs wheel sbom clean
 
 help:
 	@echo "make plan   plan the worked example (SCENARIO=file for another one)"
@@ -19,6 +19,7 @@ help:
 	@echo "make lint   style and types only"
 	@echo "make docs   build the documentation into site/, strictly and without a network"
 	@echo "make wheel  build dist/*.whl"
+	@echo "make sbom   list what the container image holds, in sbom.json (CycloneDX)"
 	@echo "make clean  remove .venv and everything that was built"
 
 plan: $(VENV)/runtime.stamp
@@ -63,8 +64,11 @@ wheel: $(VENV)/runtime.stamp
 	$(BIN)/python -m pip --disable-pip-version-check wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
 	@ls dist/*.whl
 
+sbom: $(VENV)/created.stamp
+	$(BIN)/python -m docs.sbom sbom.json
+
 clean:
-	rm -rf $(VENV) build dist site *.egg-info .coverage .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) sbom.json build dist site *.egg-info .coverage .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # One stamp per set of extras, newer than the two files it was installed from. The build backend comes first and by
 # constraint, so that the project itself is built with the pinned one and nothing is downloaded twice.

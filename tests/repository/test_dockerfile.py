@@ -15,6 +15,7 @@ from pathlib import Path
 
 from streamlit import config
 
+from docs import sbom
 from tests.places import DOCS, ROOT
 
 HOW_TO = (DOCS / "how-to" / "container.md").read_text(encoding="utf-8")
@@ -46,8 +47,8 @@ COPIED = [name for rest in _all("COPY") if not rest.startswith("--from") for nam
 
 
 def test_bases_are_slim_pinned_and_of_a_python_the_project_supports() -> None:
-    (base,) = {rest.split()[0] for rest in _all("FROM")}  # what was built on one Python runs on the same
-    version = re.fullmatch(r"python:(3\.\d+)-slim-[a-z]+", base)
+    assert {rest.split()[0] for rest in _all("FROM")} == {"${PYTHON}"}  # what was built on one runs on the same
+    version = re.fullmatch(r"PYTHON=python:(3\.\d+)-slim-[a-z]+(@sha256:[0-9a-f]{64})?", _all("ARG")[0])
     assert version is not None
     assert f"Programming Language :: Python :: {version[1]}" in PROJECT["project"]["classifiers"]
 
@@ -68,14 +69,31 @@ def test_what_is_copied_is_there_reaches_the_builder_and_makes_the_wheel() -> No
     assert rules[0] == "*" and {"**/__pycache__", "**/*.py[co]"} <= set(rules)
     assert {rule[1:] for rule in rules if rule.startswith("!")} == {str(Path(name)) for name in COPIED}
     wanted = {name.rstrip("*") for name in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
-    wanted |= {"pyproject.toml", "constraints.txt", PROJECT["project"]["readme"], *PROJECT["project"]["license-files"]}
+    wanted |= {"pyproject.toml", "requirements.txt", PROJECT["project"]["readme"], *PROJECT["project"]["license-files"]}
     assert wanted <= set(COPIED)
 
 
-def test_everything_is_installed_by_constraint_and_from_the_wheel() -> None:
+def test_everything_is_installed_by_hash_and_from_the_wheel() -> None:
     installs = [part for rest in _all("RUN") for part in rest.split("&&") if " install " in part]
-    assert installs and all("--constraint constraints.txt" in part and "--no-cache-dir" in part for part in installs)
-    assert any(".whl)[app]" in part for part in installs)
+    packages, wheel = installs
+    assert "--require-hashes --requirement requirements.txt" in packages
+    assert "--no-deps /wheels/*.whl" in wheel and all("--no-cache-dir" in part for part in installs)
+
+
+def test_the_list_of_what_it_holds_has_every_package_with_its_digests() -> None:
+    """Pins are those of constraints.txt, and cover what the extra `app` brings; the list is the same whenever made."""
+    listed = sbom.document()
+    pins = {str(each["purl"]).removeprefix("pkg:pypi/") for each in listed["components"]}
+    constrained = re.findall(r"^[A-Za-z][\w.-]*==\S+", (ROOT / "constraints.txt").read_text(), re.M)
+    assert pins <= {re.sub(r"[-_.]+(?=.*@)", "-", pin.replace("==", "@")).lower() for pin in constrained}
+    needed = [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["app"]]
+    needed += PROJECT["build-system"]["requires"]
+    names = {pin.partition("@")[0] for pin in pins}
+    assert {re.split(r"[<>=]", each)[0].replace("_", "-").lower() for each in needed} <= names
+    for each in listed["components"]:
+        (files,) = each["externalReferences"]
+        assert files["hashes"] and {digest["alg"] for digest in files["hashes"]} == {"SHA-256"}
+    assert listed == sbom.document() and listed["metadata"]["component"]["name"] == PROJECT["project"]["name"]
 
 
 def _is_well(port: str) -> bool:
