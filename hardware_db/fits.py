@@ -15,6 +15,7 @@ RELATIVES: dict[str, tuple[str, ...]] = {
     "ada": ("l40s",),
     "hopper": ("h200-sxm", "h100-sxm"),
     "blackwell": ("b200-sxm", "gb200-nvl72"),
+    "rubin": ("gb300-nvl72", "b300-sxm"),
     "cdna2": ("a100-sxm-80gb",),
     "cdna3": ("mi300x", "h200-sxm"),
     "cdna4": ("mi355x", "b200-sxm"),
