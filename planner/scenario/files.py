@@ -95,7 +95,7 @@ def _key_in(holder: object, name: str, key: str) -> str | int:
         return name
     if not isinstance(holder, list):
         raise InputError(f"--set {key}", holder, f"holds no field {name}", f"set {key} as a whole: {key}={{...}}")
-    if not (name.isdecimal() and int(name) < len(holder)):
+    if name not in map(str, range(len(holder))):
         bound = f"no such element of {key}, which has {len(holder)}"
         raise InputError(f"--set {key}", name, bound, f"count from 0, or set {key} as a whole: {key}=[...]")
     return int(name)

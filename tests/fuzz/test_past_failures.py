@@ -255,3 +255,8 @@ def test_a_figure_beyond_any_float_counts_as_not_said(tmp_path: Path) -> None:
     run = json.loads((Path(SEEDS) / "results_vllm.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps(run | {"duration": 10**400}))
     assert answered(lambda: read_results(tmp_path / "run.json"))
+
+
+def test_a_place_in_a_list_of_thousands_of_digits_is_no_place() -> None:
+    """ValueError: Python reads no text of more than 4,300 digits as a number (--set, seed 3 of the study)."""
+    assert_refused(lambda: load_scenario(START, [f"slo.{'1' * 5000}.percentile=0.9"]), "no such element of slo")
