@@ -26,6 +26,13 @@ EXAMPLES = {
     "slo": "slo: [{metric: ttft, percentile: 0.95, threshold_s: 1.0}]",
 }
 """Form of a field that every scenario must have."""
+NOT_PLANNED = {
+    r"[dp]?cp(_size)?|\w*context_parallel\w*": "context parallelism is not planned; leave it out: long prompts are "
+    "spread by search.tp, by search.pp, or over a prefill pool (search.modes: [disaggregated])",
+    r"\w*encod(e|er|ers|ing)(_\w*)?|epd": "pools of encoders are not planned; leave it out: images are encoded "
+    "where their prompts are prefilled",
+}
+"""What people ask for under such names and is not modelled -> what to do instead."""
 _LISTS = {"llm": "`planner llms` lists models"}
 _WHOLE = "`planner quickstart` writes a whole scenario"
 
@@ -64,6 +71,9 @@ def _fix(field: str, steps: tuple[str, ...], engines: Iterable[str]) -> str:
     if name in _limits_by_engine_word():
         return _fix_of_engine_word(name, engines)
     names = _fields_at(tuple(place))
+    for pattern, instead in NOT_PLANNED.items():
+        if re.fullmatch(pattern, name.lower()):
+            return instead
     longer = [known for known in names if known.startswith(name.lower())]
     here = _near(name, names, MISSPELLED) or longer
     meant = [holder + one for one in here] or _places_of(name) or [holder + one for one in _near(name, names)]

@@ -99,3 +99,19 @@ def test_whoever_adds_each_missing_field_as_shown_ends_with_a_scenario() -> None
             content |= yaml.safe_load(EXAMPLES[error.field])
     assert sorted(asked) == sorted(field for field in EXAMPLES if "." not in field)
     assert read_scenario(content | {"search": {}})[0].search == read_scenario(content)[0].search
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("cp", "context parallelism is not planned"),
+        ("dcp_size", "context parallelism is not planned"),
+        ("prefill_context_parallel_size", "context parallelism is not planned"),
+        ("encoder_pools", "pools of encoders are not planned"),
+        ("encode", "pools of encoders are not planned"),
+    ],
+)
+def test_what_is_not_planned_is_refused_by_its_name(name: str, said: str) -> None:
+    """Engines have both, so people ask for them: a list of other fields would not tell that they are missing."""
+    with pytest.raises(InputError, match=said):
+        load_scenario("chat-llama-70b", [f"search.{name}=2"])
