@@ -48,6 +48,7 @@ from hardware_db.schema import (
     Kind,
     KvTierFacts,
     KvTierKind,
+    MeasuredGroup,
     MeasuredShapes,
     NetworkKind,
     NodeSku,

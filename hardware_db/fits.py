@@ -67,9 +67,16 @@ def _relatives(db: HardwareDb, sku: str) -> tuple[str, ...]:
 
 
 def with_calibration(db: HardwareDb, calibration: Calibration) -> HardwareDb:
-    """The database with one more calibration in place of all others of its SKU."""
+    """The database with one more calibration in place of all others of its SKU.
+
+    What models were measured to take there is beyond the fits that ship, and goes with them.
+    """
     others = tuple(other for other in db.calibrations if other.sku != calibration.sku)
-    return db.model_copy(update={"calibrations": (*others, networked(calibration))})
+    engines = {}
+    for name, engine in db.engines.items():
+        elsewhere = tuple(row for row in engine.measured if row.sku != calibration.sku)
+        engines[name] = engine.model_copy(update={"measured": elsewhere})
+    return db.model_copy(update={"calibrations": (*others, networked(calibration)), "engines": engines})
 
 
 def with_own_hardware(db: HardwareDb, own: OwnHardware) -> HardwareDb:
@@ -104,5 +111,5 @@ def _own_prices(db: HardwareDb, own: OwnHardware, skus: Mapping[str, GpuSku]) ->
 
 def with_engine_costs(db: HardwareDb, engine: str, costs: EngineCosts) -> HardwareDb:
     """The database with other costs of an engine, the same on every GPU."""
-    profile = db.engines[engine].model_copy(update={"costs": costs, "costs_by_architecture": {}})
+    profile = db.engines[engine].with_costs(costs)
     return db.model_copy(update={"engines": {**db.engines, engine: profile}})

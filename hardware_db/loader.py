@@ -36,6 +36,7 @@ from hardware_db.schema import (
     Kind,
     KvTierFacts,
     KvTierKind,
+    MeasuredGroup,
     Price,
     ProviderRegion,
     RegionDistance,
@@ -47,6 +48,8 @@ MAX_CALIBRATION_BYTES = 50_000_000
 """Largest calibration file that is read; those shipped are below 100 kB."""
 NETWORK = "network/"
 """How the keys of `network_fits` begin."""
+SUPPORT, MEASURED = "support.csv", "measured.csv"
+"""Beside the engines: what they do for which models, and what models were measured to take."""
 INSTANCES = "instances.csv"
 """Beside the price lists: what is sold in which sizes, and the network between instances."""
 REGIONS = "regions.csv"
@@ -212,15 +215,18 @@ def read_sku(file: Traversable) -> GpuSku:
 
 
 def _read_engines(directory: Traversable) -> dict[str, EngineProfile]:
-    support = [row for file in _files(directory, ".csv") for row in _records(file.name, _rows(file), EngineSupport)]
+    tables = {file.name: file for file in _files(directory, ".csv")}
+    support = tuple(_records(SUPPORT, _rows(tables[SUPPORT]), EngineSupport)) if SUPPORT in tables else ()
+    measured = tuple(_records(MEASURED, _rows(tables[MEASURED]), MeasuredGroup)) if MEASURED in tables else ()
     engines = {}
     for file in _files(directory, ".toml"):
         with _located(file.name):
             engine = EngineProfile(**_parse_toml(file))
             _check_named_after(file, engine.id)
             rows = tuple(row for row in support if row.engine == engine.id)
-        engines[engine.id] = engine.model_copy(update={"support": rows})
-    unknown = {row.engine for row in support} - set(engines)
+            runs = tuple(row for row in measured if row.engine == engine.id)
+        engines[engine.id] = engine.model_copy(update={"support": rows, "measured": runs})
+    unknown = ({row.engine for row in support} | {row.engine for row in measured}) - set(engines)
     if unknown:
         raise InputError("support.engine", sorted(unknown), "rows name engines that have no record", "add the file")
     return engines

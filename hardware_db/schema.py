@@ -487,6 +487,23 @@ class EngineSupport(Frozen):
         return self
 
 
+class MeasuredGroup(Frozen):
+    """What serving runs of a model on a SKU took over what the engine's constants say: ``engines/measured.csv``.
+
+    The constants are those of all models together. What is left, releases and kernels that no table has, is alike in
+    the runs of one model, weight format and SKU, and more so of one split (docs/explanation/how-wrong.md).
+    """
+
+    engine: str
+    sku: str
+    llm: str = Field(description="id of a preset; models of the same layers count as the same")
+    weights: Dtype
+    split: str = Field(default="", description="parallelism of a replica, as `Parallelism.label`; empty: any other")
+    decode: float = Field(gt=0.25, lt=4, description="factor on steps of decodes")
+    prompt: float = Field(gt=0.25, lt=4, description="factor on steps with prompts")
+    runs: int = Field(ge=1)
+
+
 class CapturedGraphs(Frozen):
     """Steps that an engine captures as graphs when it starts, by default.
 
@@ -582,6 +599,7 @@ class EngineProfile(Frozen):
     costs_by_architecture: Mapping[str, EngineCosts] = Field(
         default_factory=dict, description="by the start of GpuSku.architecture; what they leave out is as in `costs`"
     )
+    measured: tuple[MeasuredGroup, ...] = Field(default=(), description="what models were measured to take on SKUs")
     support: tuple[EngineSupport, ...] = Field(default=(), description="what it is known to do for which models")
     source: str = Field(min_length=8)
     retrieved_on: date
@@ -614,6 +632,10 @@ class EngineProfile(Frozen):
             bound = f"how {self.name} laid out memory before {rules[0].since} is not modelled"
             raise InputError("engine_version", version, bound, f"give {rules[0].since} or later, or leave it out")
         return found
+
+    def with_costs(self, costs: EngineCosts) -> EngineProfile:
+        """The engine with other costs, the same on every GPU and for every model."""
+        return self.model_copy(update={"costs": costs, "costs_by_architecture": {}, "measured": ()})
 
     def costs_on(self, sku: GpuSku) -> EngineCosts:
         """The costs on a GPU: those of its architecture (by the start of its name), else the engine's."""

@@ -191,8 +191,7 @@ def with_costs(config: ReplicaConfig, costs: EngineCosts) -> ReplicaConfig:
     the copy is the timer of the original with the costs exchanged, put where the copy would keep the one it builds
     itself.
     """
-    engine = config.engine.model_copy(update={"costs": costs, "costs_by_architecture": {}})
-    copied = config.model_copy(update={"engine": engine})
+    copied = config.model_copy(update={"engine": config.engine.with_costs(costs)})
     copied.__dict__["timer"] = config.timer.with_costs(costs)
     return copied
 

@@ -312,8 +312,12 @@ def import_trace(
 
     check_outputs(None if out == STDOUT else out, replay)
     with terminal.progress() as say:
-        counting = {"columns": _columns(columns), "tokens_per_character": tokens_per_character}
-        trace_file = read_any_trace(file, **counting, progress=lambda share: say(f"read {share:.0%}"))
+        trace_file = read_any_trace(
+            file,
+            columns=_columns(columns),
+            tokens_per_character=tokens_per_character,
+            progress=lambda share: say(f"read {share:.0%}"),
+        )
     if replay is None:
         snippet = snippets.trace_snippet(trace_file, rate, cells)
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 
 from pydantic import Field, model_validator
 
@@ -21,6 +21,7 @@ from hardware_db import (
     EngineProfile,
     ExpertPadding,
     GpuSku,
+    MeasuredGroup,
     MemoryRule,
 )
 from planner.core import Frozen, InputError
@@ -34,6 +35,7 @@ from planner.llm import (
     Precision,
     attentions,
     linear_parameters_by_part,
+    load_llm,
 )
 from planner.roofline import (
     CalibratedGpu,
@@ -88,6 +90,11 @@ class StepTimeShift(Frozen):
         factors |= dict.fromkeys(("prompt_stretch", "launch_s", "latent_launch_s"), self.prompt)
         longer = {name: factor * getattr(costs, name) for name, factor in factors.items()}
         return costs.model_copy(update={**longer, "request_s": max(0.0, costs.request_s + self.request_s)})
+
+
+@cache
+def _has_layers_of(llm: LlmSpec, name: str) -> bool:
+    return llm.id == name or llm.layers == load_llm(name).layers
 
 
 class ReplicaConfig(Frozen):
@@ -195,8 +202,19 @@ class ReplicaConfig(Frozen):
     @property
     def costs(self) -> EngineCosts:
         """Costs that the engine adds to its kernels; none to uncalibrated ones, whose times are bounds."""
-        costs = self.engine.costs_on(self.sku) if self.calibration is not None else EngineCosts()
+        if self.calibration is None:
+            return EngineCosts()
+        costs = self.engine.costs_on(self.sku)
+        if (own := self.measured) is not None:
+            costs = StepTimeShift(decode=own.decode, prompt=own.prompt).shifted(costs)
         return costs if self.shift is None else self.shift.shifted(costs)
+
+    @property
+    def measured(self) -> MeasuredGroup | None:
+        """Runs of the model in this format on the SKU, in this split or in any, where the engine's were measured."""
+        here = [row for row in self.engine.measured if row.sku == self.sku.id and row.weights is self.precision.weights]
+        own = {row.split: row for row in here if _has_layers_of(self.llm, row.llm)}
+        return own.get(self.parallelism.label, own.get(""))
 
     @property
     def stream_s(self) -> float:

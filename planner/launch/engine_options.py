@@ -169,6 +169,9 @@ def _batching_options(config: ReplicaConfig) -> list[EngineOption]:
     if schedule.mixed_steps != config.engine.mixed_steps:
         mixed = "mixed_steps" if schedule.mixed_steps else "separate_steps"
         options.append(EngineOption("schedule.mixed_steps", schedule.mixed_steps, {mixed: schedule.mixed_steps}))
+    if schedule.stream_interval_steps > 1:
+        steps = schedule.stream_interval_steps
+        options.append(EngineOption("schedule.stream_interval_steps", steps, {"stream_interval": steps}))
     if schedule.captured_decodes == 0:
         options.append(EngineOption("schedule.captured_decodes", 0, {"eager": True}))
     elif schedule.captured_decodes is not None:
@@ -224,7 +227,8 @@ def _draft_knobs(drafts: Drafting) -> dict[str, object]:
 
 def require_own_schedule(config: ReplicaConfig) -> None:
     """Refuse a schedule that is not the engine's own and that no flag of the table sets."""
-    free = ("prefix_cache", "kv_tiers", "whole_prompts", "mixed_steps", "reserve_outputs", "captured_decodes")
+    free = {"prefix_cache", "kv_tiers", "whole_prompts", "mixed_steps", "reserve_outputs"}
+    free |= {"captured_decodes", "stream_interval_steps"}
     own = type(config.schedule)()
     for name in type(own).model_fields:
         asked = getattr(config.schedule, name)

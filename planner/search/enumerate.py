@@ -24,6 +24,7 @@ from planner.engine import (
     LoraAdapters,
     ReplicaConfig,
     Speculation,
+    memory_footprint,
     require_room,
     require_supported,
     tiers_label,
@@ -414,7 +415,7 @@ def _members(
     shortfall = _shortfall(base, demand)
     if shortfall:
         return [], NOTHING, _Miss(shortfall)
-    base = _shifted(base, role, demand)
+    base = _sending(_shifted(base, role, demand), role, demand, limits[-1])
     try:
         group = step_time_group(base, role, demand, tally.of_demand, budgets, limits[-1], search.router)
     except PlannerError as error:
@@ -462,6 +463,22 @@ def _base(variant: _Variant, demand: Demand, max_batched_tokens: int, max_runnin
     fields = {name: getattr(config, name) for name in ReplicaConfig.model_fields}
     fields["own_schedule"] = config.schedule.model_copy(update=changes)
     return ReplicaConfig(**fields)
+
+
+STREAM_INTERVALS = (1, 2, 5, 10, 20, 50)
+"""Steps whose tokens are sent together. A choice."""
+
+
+def _sending(config: ReplicaConfig, role: Role, demand: Demand, most_running: int) -> ReplicaConfig:
+    """A configuration that sends tokens as often as its front end can of the largest batch that memory holds."""
+    if role is Role.PREFILL or not config.stream_s:
+        return config
+    context = demand.workload.lengths.mean_input + demand.workload.lengths.mean_output / 2.0
+    running = max(1.0, min(most_running, memory_footprint(config).kv_capacity_tokens / context))
+    sent_s, step_s = config.stream_s * running, config.timer.step_time(StepShape(running, running * context)).total_s
+    interval = next((steps for steps in STREAM_INTERVALS if sent_s <= steps * step_s), STREAM_INTERVALS[-1])
+    schedule = config.schedule.model_copy(update={"stream_interval_steps": interval})
+    return config if interval == 1 else rebuilt(config, own_schedule=schedule)
 
 
 def _shifted(config: ReplicaConfig, role: Role, demand: Demand) -> ReplicaConfig:

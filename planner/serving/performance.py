@@ -443,4 +443,8 @@ def _unknown_policies(pool: Pool) -> list[str]:
         "every step of a sequence gains the mean number of tokens": config.speculation is not None,
         "requests that arrive together are taken in together": config.costs.admission_s > 0.0,
     }
-    return [f"theory: {note}" for note, applies in notes.items() if applies]
+    found = [f"theory: {note}" for note, applies in notes.items() if applies]
+    if config.costs.stream_s and schedule.stream_interval_steps > 1:
+        each = f"{schedule.stream_interval_steps} steps"
+        found.append(f"{config.engine.name} sends tokens of {each} together, for its front end to keep up")
+    return found

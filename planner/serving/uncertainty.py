@@ -42,7 +42,7 @@ from pydantic import Field
 
 from planner.core import FloatArray, Frozen, Metric, preset_rows
 from planner.engine import LAYER_KIND_KERNELS, ReplicaConfig, StepTimer, StepTimeShift, encoder_spread
-from planner.llm import LlmSpec, attentions, load_llm
+from planner.llm import LlmSpec, attentions
 from planner.roofline import CalibratedGpu, MatrixProduct, Operator, OperatorFamily, StepShape, step_operators
 from planner.serving.types import Deployment, Role
 
@@ -134,22 +134,27 @@ class SpreadKey(NamedTuple):
     sku: str = ""
     llm: str = ""
     """Name of a preset; models of the same layers count as the same."""
+    weights: str = ""
+    """Number format of its weights."""
+    split: str = ""
+    """Parallelism of a replica."""
 
     def wider(self) -> tuple[SpreadKey, ...]:
-        """This one and the wider ones that it lies in, most specific first: the model on its SKU, the mode, the
-        architecture, the engine, the class of model.
+        """This one and the wider ones that it lies in, most specific first: a model on its SKU, in a split or any, the
+        mode, the architecture, the engine, the class of model.
 
         >>> [key.engine for key in SpreadKey("dense", "vllm").wider()]
         ['vllm', '']
         """
-        lengths = [length for length in (6, 4, 3, 2, 1) if length == 1 or self[length - 1]]
+        lengths = [length for length in (8, 7, 4, 3, 2, 1) if length == 1 or self[length - 1]]
         return tuple(SpreadKey(*self[:length]) for length in lengths)
 
     @property
     def words(self) -> str:
         """Whose runs these are."""
         if self.llm:
-            return f"{self.llm} on {self.sku} under {self.engine}, {self.mode}"
+            split = f" {self.split}" if self.split else ""
+            return f"{self.llm} in {self.weights} on {self.sku} under {self.engine}, {self.mode}{split}"
         of_llms = "dense models" if self.llms == "dense" else "models with experts or latent attention"
         under = f" under {self.engine}" if self.engine else ""
         on = f" on {self.architecture}" if self.architecture else ""
@@ -190,9 +195,9 @@ def spread_key(replica: ReplicaConfig, is_mixed: bool) -> SpreadKey:
     llms = "sparse" if is_sparse(replica.llm) else "dense"
     mode = "mixed" if is_mixed else "disaggregated"
     place = (replica.engine.id, replica.sku.architecture.split()[0], mode, replica.sku.id)
-    names = (key.llm for key in _measured_spreads() if key.llm and key[:5] == (llms, *place))
-    alike = (name for name in names if name == replica.llm.id or load_llm(name).layers == replica.llm.layers)
-    return SpreadKey(llms, *place, next(alike, ""))
+    if (known := replica.measured) is None:
+        return SpreadKey(llms, *place)
+    return SpreadKey(llms, *place, known.llm, known.weights.value, known.split)
 
 
 def group_spread(replica: ReplicaConfig, is_mixed: bool) -> GroupSpread:

@@ -74,7 +74,7 @@ def test_shares_of_resources_are_those_of_the_step_time() -> None:
 def test_kernels_that_overlap_make_the_last_part_negative() -> None:
     config = FITTED.pool.config
     costs = EngineCosts(gap_s=-2e-6)
-    engine = config.engine.model_copy(update={"costs": costs, "costs_by_architecture": {}})
+    engine = config.engine.with_costs(costs)
     model = modelled(rebuilt(config, engine=engine))
     shape = steps.decode_step(model, 40)
     rows = steps.step_rows(model, shape)

@@ -59,7 +59,7 @@ def split() -> Plan:
 @cache
 def spread() -> Plan:
     """A pair of pools, each spread over servers."""
-    return planned("search.modes=[disaggregated]", "limits.survives_node_loss=true")
+    return planned("search.modes=[disaggregated]", "limits.survives_node_loss=true", "workload.rate_per_s=45")
 
 
 PAIR = "workload.rate_per_s=0.5"
@@ -147,9 +147,8 @@ def test_a_server_takes_what_it_has_of_every_pool_at_once(fleet: Callable[[], Pl
 
 
 def test_a_fleet_that_is_spread_survives_on_fewer_gpus_than_one_whose_servers_fill_up() -> None:
-    """Two of three prefill and of three decode replicas of half a server do: one of each is on every server of three.
-
-    Where each pool fills servers by itself, the loss of one takes two of each, so that four and four are needed.
+    """Replicas of half a server: its loss takes two of one pool, or one of each; where pools fill servers alone,
+    two of either.
     """
     (one,) = spread().deployments
     assert all(a.replicas > b.replicas for a, b in zip(one.deployment.pools, one.surviving.pools, strict=True))

@@ -244,7 +244,7 @@ def test_idle_gpus_go_to_the_busiest_pool_one_by_one() -> None:
     known = {"precision": "narrower", "prices": {"as_of": "2026-11-21", "rdma_gbps_per_gpu": {"P": 400.0}}}
     whole, alone = (
         load_scenario({**SCENARIO, **known}, ["search.skus=[h100-sxm]", "search.modes=[disaggregated]", *changes])
-        for changes in (["workload.rate_per_s=240"], ["workload.rate_per_s=240", "prices.granularity=gpu"])
+        for changes in (["workload.rate_per_s=260"], ["workload.rate_per_s=260", "prices.granularity=gpu"])
     )
     more, fewer = (sizes(plan(one, BY_EIGHT, simulate=False, alternatives=False)) for one in (whole, alone))
     assert sum(more) == 16

@@ -184,10 +184,9 @@ def test_targets_hold_at_the_users_by_draws(found: RegionsPlan) -> None:
     """A request's time on the way, drawn, added to a drawn time in the pool: within 2 % of what the plan says."""
     draw, hardware = np.random.default_rng(1), load_hardware()
     trips = {(one.provider, one.region): one.round_trips_s for one in hardware.distances}
-    fleets = {(fleet.site.name, area): fleet for fleet in found.fleets for area in fleet.shares}
-    assert found.latencies
-    for one in found.latencies:
-        fleet = fleets[one.site, one.area]
+    served = [(fleet, area) for fleet in found.fleets for area in fleet.shares]
+    for one, (fleet, area) in zip(found.latencies, served, strict=True):
+        assert (one.site, one.area) == (fleet.site.name, area)
         pool = fleet.plan.latency(Metric.TTFT)
         pool_s = draw.choice(pool.support_s, 200_000, p=pool.weights)
         delay_s = trips[fleet.site.provider, fleet.site.region][one.area] + draw.exponential(0.020, pool_s.size)
@@ -327,7 +326,7 @@ def test_what_is_left_of_a_lost_region_is_what_the_others_carry() -> None:
 
 def test_what_is_said_to_carry_everybody_does_so_in_simulation() -> None:
     """The fewest GPUs of two regions that are said to carry all areas in every hour; twice the demand fails on them."""
-    world = region_program.World(small(demand()), load_hardware(), lambda _: None)
+    world = region_program.World(small(demand(rate_per_s=4.4)), load_hardware(), lambda _: None)
     sites = {Site(provider="GCP", region=name) for name in ("us-central1", "europe-west4")}
     places = [place for place in world.places if place.site in sites]
     gpus, kept = 0.0, region_program.Kept(dict.fromkeys(AREAS, 0.0))

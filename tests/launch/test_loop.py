@@ -27,7 +27,7 @@ SCENARIO = """
 name: support
 llm: llama-3.1-8b
 workload: {{rate_per_s: 20.0, drift: none, lengths: {{input_tokens: 300, output_tokens: 60}}}}
-slo: [{{metric: tpot, percentile: 0.9, threshold_s: 0.03}}, {{metric: ttft, percentile: 0.9, threshold_s: 0.5}}]
+slo: [{{metric: tpot, percentile: 0.9, threshold_s: 0.05}}, {{metric: ttft, percentile: 0.9, threshold_s: 0.5}}]
 search:
   {{skus: [l40s], engine: {engine}, modes: [mixed], tp: [1], max_batched_tokens: [2048], max_running_requests: [64]}}
 simulation: {{requests: 2000}}

@@ -267,6 +267,25 @@ def test_every_member_has_the_memory_fraction_and_the_graphs_that_are_asked_for(
     assert 0 < memory_footprint(less).kv_capacity_tokens < memory_footprint(one).kv_capacity_tokens
 
 
+def test_tokens_are_sent_as_often_as_the_front_end_can_of_a_full_batch() -> None:
+    """SGLang's process takes 50 us a token: of 2,048 short sequences it sends those of some steps together. vLLM's does
+    not lag, and a prefill pool sends nothing.
+    """
+    asked, seen = demand(lengths=TokenLengths.constant(100, 50)), set()
+    sets = found(
+        asked, engine="sglang", more_engines=("vllm",), max_running_requests=(2048,), tp=(1,), skus=("h100-sxm",)
+    )
+    for family in sets.families:
+        for member in family.members:
+            config, interval = member.config, member.config.schedule.stream_interval_steps
+            seen.add((config.engine.id, member.role, interval))
+            if interval > 1:
+                step_s = config.timer.step_time(StepShape(2048.0, 2048.0 * 125.0)).total_s
+                assert config.costs.stream_s * 2048 / interval <= step_s < config.costs.stream_s * 2048
+    assert {interval for engine, role, interval in seen if engine == "vllm" or role is Role.PREFILL} == {1}
+    assert {interval for engine, role, interval in seen if engine == "sglang" and role is not Role.PREFILL} <= {2, 5}
+
+
 def test_a_step_without_graphs_is_never_faster() -> None:
     with_graphs, without = (
         next(family.members[0].config for family in found(eager=eager, modes=(Mode.MIXED,)).families)

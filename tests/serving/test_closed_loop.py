@@ -34,7 +34,7 @@ def benchmark_lengths(inputs: int, outputs: int) -> TokenLengths:
 
 
 def with_costs(config: ReplicaConfig, costs: EngineCosts) -> ReplicaConfig:
-    engine = config.engine.model_copy(update={"costs": costs, "costs_by_architecture": {}})
+    engine = config.engine.with_costs(costs)
     return config.model_copy(update={"engine": engine})
 
 

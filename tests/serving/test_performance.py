@@ -269,8 +269,7 @@ def test_what_does_not_fit_is_an_instructive_error() -> None:
 
 def engine(config: ReplicaConfig, **costs: object) -> ReplicaConfig:
     """Calibrated, with engine costs as given."""
-    changes = {"costs": EngineCosts.model_validate(costs), "costs_by_architecture": {}}
-    return config.model_copy(update={"engine": config.engine.model_copy(update=changes)})
+    return config.model_copy(update={"engine": config.engine.with_costs(EngineCosts.model_validate(costs))})
 
 
 def test_overhead_of_a_request_is_added_to_every_ttft() -> None:

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from planner.core import Metric
+from hardware_db import load_hardware, with_calibration
+from planner.core import Metric, rebuilt
 from planner.engine.replica import step_shape
+from planner.llm import Precision
 from planner.roofline import OperatorFamily, Parallelism
 from planner.serving import Deployment, group_spread, latency_intervals
 from planner.serving.uncertainty import (
@@ -108,15 +110,31 @@ def test_intervals_hold_the_mean_and_are_log_symmetric() -> None:
 
 def test_spreads_are_those_of_the_closest_runs() -> None:
     """The model on the SKU, by its layers; else mode, architecture, engine: something is always known."""
-    own = calibrated("llama-3.3-70b-instruct", "h200-sxm", parallelism=Parallelism(tp=8))
+    own = calibrated("llama-3.3-70b-instruct", "h200-sxm", parallelism=Parallelism(tp=8), precision=EIGHT_BIT)
     assert spread_key(own, True).llm == "llama-3.1-70b"
-    assert group_spread(own, True).source == "llama-3.1-70b on h200-sxm under vllm, mixed (60 runs)"
+    assert group_spread(own, True).source == "llama-3.1-70b in fp8 on h200-sxm under vllm, mixed TP8 (15 runs)"
+    assert not spread_key(rebuilt(own, precision=Precision()), True).llm  # no run of its original
     other = calibrated("llama-3.1-8b", "h200-sxm")
     assert group_spread(other, True).source == "dense models under vllm on Hopper, mixed (2 measured groups)"
     pair = group_spread(other, False)
     assert pair.source == "dense models under vllm on Hopper (2 measured groups)"
     assert pair.steps == _measured_spreads()[SpreadKey("dense", "vllm", "Hopper")].steps
     assert pair.late_s == _measured_spreads()[SpreadKey(mode="disaggregated")].late_s  # of vLLM no pair was measured
+
+
+def test_steps_of_a_model_that_was_measured_take_what_its_runs_took() -> None:
+    """Kernels and constants of all models, times what is left of the model's own runs; other fits go without."""
+    own = calibrated("llama-3.3-70b-instruct", "b200-sxm", precision=EIGHT_BIT)
+    plain = rebuilt(own, engine=own.engine.with_costs(own.engine.costs_on(own.sku)))
+    assert own.measured is not None and plain.measured is None
+    decodes, prompt = step_shape([2000] * 32, []), step_shape([], [(4096, 0)])
+    for shape, factor in ((decodes, own.measured.decode), (prompt, own.measured.prompt)):
+        took, constant_s = (one.timer.step_time(shape).total_s for one in (own, plain))
+        assert took == pytest.approx(factor * constant_s, rel=1e-3)
+    changed = with_calibration(load_hardware(), load_hardware().calibrations[0])
+    assert all(
+        row.sku != changed.calibrations[-1].sku for engine in changed.engines.values() for row in engine.measured
+    )
 
 
 @pytest.mark.parametrize(("key", "spread"), _measured_spreads().items())

@@ -1,6 +1,6 @@
 """Fit the engine constants that ship, and judge them by leaving one model-and-SKU group out, every group in turn.
 
-    python -m tests.studies.engine_costs POINTS.csv [vllm|tensorrt-llm|sglang ...] [--more AMD.csv] --out FOLDER
+    python -m tests.studies.engine_costs POINTS.csv [vllm|tensorrt-llm|sglang ...] [--more AMD.csv] --out FOLDER [--fit]
 
 The constants of an engine (`hardware_db.EngineCosts`) are fitted on all GPU architectures it was measured on, together:
 its host knows nothing of the GPU, so that they are the same on all but for what `OWN` names. Runs whose set-up is not
@@ -10,8 +10,9 @@ Leaving a group out: at the optimum, residuals are linear in the constants near 
 group's runs is one robust Gauss-Newton step away (infinitesimal jackknife; Giordano et al. 2019, AISTATS,
 arXiv:1806.00550). The runs of the group are then played with those constants: all of them, not a sample.
 
-`FOLDER/costs.json` holds constants with 95 % intervals, `FOLDER/left_out.csv` the predictions of every run made with
-constants that its group had no part in. `tests.studies.leave_one_out` makes tables and spreads of the latter.
+With `--fit` constants are found: `FOLDER/costs-ENGINE.json` holds them with 95 % intervals, and those without each
+group. Without it every run is predicted (`FOLDER/left_out-ENGINE.csv`): with constants that its group had no part in,
+and with those that ship. `tests.studies.leave_one_out` makes tables and spreads of the latter.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from calibration.serving.measured_runs import ServingPoint
 from calibration.serving.predict import ReplayedRun, replayed
 from hardware_db import EngineCosts, HardwareDb, load_hardware
 from planner.core import FloatArray, Metric, PlannerError
+from planner.engine import memory_footprint
 from planner.serving.uncertainty import kernel_spreads
 from tests.calibration.serving.points import read_serving_points
 from tests.studies.rows import write_rows
@@ -94,6 +96,12 @@ LONGEST_STEP = 1.0
 def architecture(db: HardwareDb, sku: str) -> str:
     """The first word of a SKU's architecture: the key of `EngineProfile.costs_by_architecture`."""
     return db.skus[sku].architecture.split()[0]
+
+
+def pooled_costs(trial: Trial) -> EngineCosts:
+    """The constants that ship for the engine on the run's GPU, whatever model it runs."""
+    config = trial.run.deployment.pools[0].config
+    return config.engine.costs_on(config.sku)
 
 
 def ttft_weight(point: ServingPoint) -> float:
@@ -267,15 +275,15 @@ def fit_engine(engine: str, points: Sequence[ServingPoint], db: HardwareDb, most
             try:
                 trial = Trial(point, ReplayedRun.of(point, db))
                 began = process_time()
-                trial.predicted(trial.own_costs)
-                trial.predicted(trial.own_costs)
+                trial.predicted(pooled_costs(trial))
+                trial.predicted(pooled_costs(trial))
             except PlannerError as error:
                 print("   left out:", point.id, error)
                 continue
             if (process_time() - began) / 2.0 < SLOWEST_S:
                 TRIALS.append(trial)
     of_run = [architecture(db, trial.point.sku) for trial in TRIALS]
-    starts = {place: trial.own_costs for place, trial in zip(of_run, TRIALS, strict=True)}
+    starts = {place: pooled_costs(trial) for place, trial in zip(of_run, TRIALS, strict=True)}
     starts[""] = db.engines[engine].costs
     print(f"{engine}: {len(TRIALS)} runs of {len(groups)} groups on {', '.join(sorted(set(of_run)))}", flush=True)
     with multiprocessing.get_context("fork").Pool(jobs) as workers:
@@ -291,26 +299,31 @@ def fit_engine(engine: str, points: Sequence[ServingPoint], db: HardwareDb, most
         )
         found.setdefault(place or "all", {})[name] = [from_coordinate(name, float(at)) for at in ends]
     fitted_on = sorted({group_name(trial.point) for trial in TRIALS})
-    by_group: dict[tuple[str, str], list[ServingPoint]] = {}
-    for point in known:
-        by_group.setdefault(point.group, []).append(point)
-    tasks, without = [], {}
-    for group, members in sorted(by_group.items()):
-        of_group = np.repeat([trial.point.group == group for trial in TRIALS], 2)
+    without = {}
+    for point in {point.group: point for point in known}.values():
+        of_group = np.repeat([trial.point.group == point.group for trial in TRIALS], 2)
         left, _ = fit.step(x, errors, slopes, measured & ~of_group)
-        costs = fit.costs(left, architecture(db, group[1]))
-        without[group_name(members[0])] = {name: getattr(costs, name) for name in NAMES_OF[engine]}
-        tasks += [(point, costs) for point in members]
+        costs = fit.costs(left, architecture(db, point.sku))
+        without[group_name(point)] = {name: getattr(costs, name) for name in NAMES_OF[engine]}
     written = {"costs": found, "fitted_on": fitted_on, "left_out": without}
     (out / f"costs-{engine}.json").write_text(json.dumps(written, indent=1) + "\n")
+
+
+def judge_engine(engine: str, points: Sequence[ServingPoint], db: HardwareDb, jobs: int, out: Path) -> None:
+    """Write what an engine's runs are predicted with: by constants that their group had no part in, and by those that
+    ship.
+    """
+    without = json.loads((out / f"costs-{engine}.json").read_text())["left_out"]
+    known = sorted((p for p in points if p.engine == engine and p.sku in db.skus), key=lambda point: point.group)
+    tasks = [(point, without[group_name(point)]) for point in known]
     with multiprocessing.get_context("fork").Pool(jobs) as workers:
         rows = list(workers.imap(judged_run, tasks, chunksize=4))
     write_rows(out / f"left_out-{engine}.csv", rows)
 
 
-def judged_run(task: tuple[ServingPoint, EngineCosts]) -> dict[str, object]:
-    """The row of one run played with constants that its group had no part in."""
-    point, costs = task
+def judged_run(task: tuple[ServingPoint, Mapping[str, float]]) -> dict[str, object]:
+    """The row of one run, played with constants that its group had no part in and with those that ship."""
+    point, without = task
     row: dict[str, object] = {
         "source_id": point.id,
         "engine": point.engine,
@@ -332,11 +345,13 @@ def judged_run(task: tuple[ServingPoint, EngineCosts]) -> dict[str, object]:
         "measured_ttft_s": None if waits_for_compilers(point) else point.mean_ttft_s,
     }
     row |= dict.fromkeys(
-        ("ttft_s", "tpot_kernel_sd", "ttft_kernel_sd", "prompt_share", "stall_share", "prompt_load", "reason")
+        ("ttft_s", "tpot_kernel_sd", "ttft_kernel_sd", "prompt_share", "stall_share", "prompt_load", "kv_load")
     )
+    row |= {"reason": None, "fitted_tpot_s": None, "fitted_ttft_s": None, "weights": ""}
     try:
-        run = Trial(point, ReplayedRun.of(point, load_hardware())).run_with(costs)
-        seen = replayed(run)
+        trial = Trial(point, ReplayedRun.of(point, load_hardware()))
+        run = trial.run_with(pooled_costs(trial).model_copy(update=dict(without)))
+        seen, fitted = replayed(run), replayed(trial.run_with(pooled_costs(trial)))
         lengths = float(run.lengths[0].mean()), float(run.lengths[1].mean())
         running = [pool.mean_running for pool in seen.pools]
         means_s = {metric: seen.distribution(metric).mean_s for metric in Metric}
@@ -346,6 +361,10 @@ def judged_run(task: tuple[ServingPoint, EngineCosts]) -> dict[str, object]:
     found = {"tpot_s": seen.tpot.mean_s, "ttft_s": seen.ttft.mean_s, "prompt_share": spread.prompt_share}
     found |= {"tpot_kernel_sd": spread.tpot, "ttft_kernel_sd": spread.ttft, "stall_share": spread.stall_share}
     found["prompt_load"] = spread.prompt_load
+    row["weights"] = run.deployment.pools[-1].config.precision.weights.value
+    held = point.concurrency / run.deployment.pools[-1].replicas * (lengths[0] + lengths[1] / 2.0)
+    found["kv_load"] = held / max(1, memory_footprint(run.deployment.pools[-1].config).kv_capacity_tokens)
+    found |= {"fitted_tpot_s": fitted.tpot.mean_s, "fitted_ttft_s": fitted.ttft.mean_s}
     return row | {name: "" if value is None else f"{value:.6g}" for name, value in found.items()}
 
 
@@ -355,6 +374,7 @@ def main() -> None:
     parser.add_argument("points")
     parser.add_argument("--more", action="append", default=[], help="further points")
     parser.add_argument("engines", nargs="*", default=["vllm", "tensorrt-llm", "sglang"])
+    parser.add_argument("--fit", action="store_true", help="find constants; else judge those found, once they ship")
     parser.add_argument("--most", type=int, default=14, help="runs of each group that are fitted to")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, required=True)
@@ -363,7 +383,10 @@ def main() -> None:
     points = [point for path in (given.points, *given.more) for point in read_serving_points(path)]
     db = load_hardware()
     for engine in given.engines:
-        fit_engine(engine, points, db, given.most, given.jobs, given.out)
+        if given.fit:
+            fit_engine(engine, points, db, given.most, given.jobs, given.out)
+        else:
+            judge_engine(engine, points, db, given.jobs, given.out)
 
 
 if __name__ == "__main__":

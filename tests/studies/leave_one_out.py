@@ -3,12 +3,19 @@
     python -m tests.studies.leave_one_out FOLDER [--write docs/studies/accuracy.md] [--ship]
 
 `FOLDER` is what `tests.studies.engine_costs` wrote: every run predicted with engine constants that its model-and-SKU
-group had no part in. Made of it are the errors by class and by group, worst group first, and the spreads that ship
-(`--ship`: planner/presets/accuracy/spreads.csv, read by `planner.serving.uncertainty`).
+group had no part in, and with those that ship. Made of it are the errors by class and by group, worst group first, and
+what ships (`--ship`): spreads (planner/presets/accuracy/spreads.csv, read by `planner.serving.uncertainty`), and what
+models that were measured take over the constants of all (hardware_db/engines/measured.csv).
+
+The latter are random effects of a model, weight format and SKU under an engine: the median of what its runs took over
+predictions, n / (n + 2) of it for n set-ups, as the group's own mean and the zero of groups not measured share it
+(empirical Bayes; `BORROWED`). The runs of a group scatter about its own middle, which is the spread of a group that was
+measured.
 
 A spread is the standard deviation with which, on top of what the kernels scatter by, 90 % of the means lie within 1.645
 standard deviations: of steps of decodes those of TPOT, of prompts those of TTFT where servers spend at least `BUSY` of
-their time on prompts. It is found for every cell of class of model, engine, architecture, mode and model on a SKU.
+their time on prompts and have room for all (`FULL`). It is found for every cell of class of model, engine,
+architecture, mode and measured model.
 Groups count alike in a cell, set-ups in a group, and the wider cell counts as `BORROWED` more of them: the mean of a
 Dirichlet process whose base is the wider cell (Ferguson 1973, Annals of Statistics 1(2)). Seconds outside the steps are
 the least of an engine and mode with which 90 % of its TTFTs are held where prompts hardly wait.
@@ -24,7 +31,7 @@ import math
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,18 +44,24 @@ from planner.serving.uncertainty import NORMAL_95, STALL_SPREAD, SpreadKey
 from tests.places import ROOT
 from tests.studies.rows import read_rows, table_lines, write_between, write_rows
 
+MEASURED = ROOT / "hardware_db" / "engines" / "measured.csv"
 BEGIN, END = "<!-- left out -->", "<!-- /left out -->"
 SHIPPED = ROOT / "planner" / "presets" / "accuracy" / "spreads.csv"
 FAR_OFF_TPOT, FAR_OFF_TTFT = 0.095, 0.4
 """Median errors from which the page names a group."""
 COVERAGE = 0.9
 """Share of the means an interval is to hold."""
+MOST_COVERAGE = 0.95
+"""A choice."""
 BORROWED = 2.0
 """Groups, or set-ups, that the wider cell counts as. A choice: of 1, 2 and 4 the one with which groups left out are
 held best."""
 BUSY = 0.2
 """Share of the time. A choice: errors of TPOT go with those of TTFT from there on, as prompts are of the time
 (slopes of 0.28, 0.45 and 0.61 at a share of 0.2 to 0.3, 0.3 to 0.5 and above; 0.1 and 0.03 below)."""
+FULL = 0.8
+"""Share of the KV cache that a run's users take at once from which on its TTFT says what memory holds, not what prompts
+take: a few percent of memory more or less, and all wait or none. A choice."""
 CALM = 1.5
 """Elasticity of TTFT with the steps of prompts up to which a run says what stands outside them: beyond it is mostly
 waits. A choice."""
@@ -60,8 +73,8 @@ WIDEST = 3.0
 class LeftOut:
     """A run predicted without its group.
 
-    Log errors are nan where not measured or not predicted; `parts` of TTFT are those of
-    `planner.serving.uncertainty.KernelSpreads`.
+    Log errors are nan where not measured or not predicted, `fitted_*` with the constants that ship; `parts` of TTFT are
+    those of `planner.serving.uncertainty.KernelSpreads`.
     """
 
     group: tuple[str, str, str]
@@ -72,11 +85,14 @@ class LeftOut:
     client_known: bool
     tpot: float
     ttft: float
+    fitted_tpot: float
+    fitted_ttft: float
     tpot_kernels: float
     ttft_kernels: float
     prompt_share: float
     stall_share: float
     prompt_load: float
+    kv_load: float
     ttft_s: float
     predicted: bool
 
@@ -90,8 +106,8 @@ def runs_of(folder: Path) -> list[LeftOut]:
 
 
 def _run(row: dict[str, str]) -> LeftOut:
-    def error(metric: str) -> float:
-        measured, predicted = row[f"measured_{metric}_s"], row[f"{metric}_s"]
+    def error(metric: str, constants: str = "") -> float:
+        measured, predicted = row[f"measured_{metric}_s"], row[f"{constants}{metric}_s"]
         return math.log(float(predicted) / float(measured)) if measured and predicted else math.nan
 
     def number(name: str) -> float:
@@ -109,20 +125,28 @@ def _run(row: dict[str, str]) -> LeftOut:
     return LeftOut(
         (row["engine"], row["model"].rsplit("/", 1)[-1], f"{row['sku']} {'disagg.' if is_pair else 'mixed'}{drafts}"),
         row["class"],
-        SpreadKey(llms, row["engine"], architecture, mode, row["sku"], name),
+        SpreadKey(llms, row["engine"], architecture, mode, row["sku"], name, row["weights"], split_of(row["set_up"])),
         row["set_up"],
         row["documented"] == "1",
         row["client_known"] == "1",
         error("tpot"),
         error("ttft"),
+        error("tpot", "fitted_"),
+        error("ttft", "fitted_"),
         number("tpot_kernel_sd"),
         number("ttft_kernel_sd"),
         number("prompt_share"),
         number("stall_share"),
         number("prompt_load") if not is_pair else 0.0,
+        number("kv_load"),
         number("ttft_s"),
         not row["reason"],
     )
+
+
+def split_of(set_up: str) -> str:
+    """The parallelism of a run's servers, of those that write answers: the last of ``8192/1024 1xTP8 4xTP1 DP8``."""
+    return set_up.rsplit("x", 1)[-1]
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
@@ -151,15 +175,21 @@ def of_cell(runs: Sequence[LeftOut]) -> list[LeftOut]:
 
 
 def weights(runs: Sequence[LeftOut], key: SpreadKey) -> FloatArray:
-    """Weights of runs, shape (runs,), for a cell: groups count alike, as many as there are; of one group, set-ups."""
+    """Weights of runs, shape (runs,), for a cell: groups count alike, as many as there are; of one group, set-ups.
+
+    A cell of the same groups as the wider one says nothing more.
+    """
     groups = np.array(_counts([run.group for run in runs]))
-    found = groups / groups.sum()
+    found, before = groups / groups.sum(), np.ones(len(runs), dtype=np.bool_)
     for wider in reversed(key.wider()):
         own = np.array([_lies_in(run.key, wider) for run in runs])
         if not own.any():
             break
+        if (own == before).all() and not wider.weights:
+            continue
+        before = own
         set_ups = len({_set_up(run) for run, is_own in zip(runs, own, strict=True) if is_own})
-        count = own * (set_ups / own.sum()) if wider.llm else groups * own
+        count = own * (set_ups / own.sum()) if wider.weights else groups * own
         found = (count + BORROWED * found) / (count.sum() + BORROWED)
     return np.asarray(found)
 
@@ -180,27 +210,31 @@ def _lies_in(key: SpreadKey, cell: SpreadKey) -> bool:
     return all(not wanted or one == wanted for one, wanted in zip(key, cell, strict=True))
 
 
-def covered(needed: FloatArray, weight: FloatArray) -> float:
-    """The smallest spread that is enough for 90 % of the weight."""
+def covered(needed: FloatArray, weight: FloatArray, set_ups: float = math.inf) -> float:
+    """The smallest spread that is enough for 90 % of the weight, or of the next of a few set-ups.
+
+    The next of n lies below their quantile of 0.9 (n + 1) / n with 90 % (split conformal prediction: Vovk, Gammerman
+    and Shafer 2005); up to `MOST_COVERAGE`, beyond which single runs would decide.
+    """
     order = np.argsort(needed)
     reached = np.cumsum(weight[order]) / weight.sum()
-    place = min(int(np.searchsorted(reached, COVERAGE)), order.size - 1)
+    share = min(COVERAGE * (1.0 + 1.0 / set_ups), MOST_COVERAGE)
+    place = min(int(np.searchsorted(reached, share)), order.size - 1)
     return min(float(needed[order[place]]), WIDEST)
 
 
-def needed_steps(runs: Sequence[LeftOut]) -> FloatArray:
-    """The spread of steps with which a run's TPOT is just held, shape (runs,)."""
-    return np.array([math.sqrt(max(0.0, (run.tpot / NORMAL_95) ** 2 - run.tpot_kernels**2)) for run in runs])
+def needed_steps(runs: Sequence[LeftOut], errors: FloatArray) -> FloatArray:
+    """The spread of steps with which TPOTs that are off by so much [log] are just held, shape (runs,)."""
+    kernels = np.array([run.tpot_kernels for run in runs])
+    return np.asarray(np.sqrt(np.maximum(0.0, (errors / NORMAL_95) ** 2 - kernels**2)))
 
 
-def needed_prompts(runs: Sequence[LeftOut], late_s: Mapping[SpreadKey, float]) -> FloatArray:
-    """The spread of prompts with which a run's TTFT is just held, shape (runs,)."""
-    found = []
-    for run in runs:
-        other = math.hypot(late_of(run.key, late_s) / run.ttft_s, run.stall_share * STALL_SPREAD)
-        of_prompts = math.sqrt(max(0.0, (run.ttft / NORMAL_95) ** 2 - other**2)) / run.prompt_share
-        found.append(math.sqrt(max(0.0, of_prompts**2 - run.ttft_kernels**2)))
-    return np.array(found)
+def needed_prompts(runs: Sequence[LeftOut], errors: FloatArray) -> FloatArray:
+    """The spread of prompts with which TTFTs that are off by so much [log] are just held, shape (runs,)."""
+    stall = np.array([run.stall_share * STALL_SPREAD for run in runs])
+    share, kernels = np.array([run.prompt_share for run in runs]), np.array([run.ttft_kernels for run in runs])
+    of_prompts = np.sqrt(np.maximum(0.0, (errors / NORMAL_95) ** 2 - stall**2)) / share
+    return np.asarray(np.sqrt(np.maximum(0.0, of_prompts**2 - kernels**2)))
 
 
 def late_of(key: SpreadKey, late_s: Mapping[SpreadKey, float]) -> float:
@@ -217,30 +251,77 @@ class Spreads:
     calm: tuple[LeftOut, ...]
     late_s: dict[SpreadKey, float]
     known: dict[tuple[str, SpreadKey], float]
+    groups: dict[SpreadKey, list[LeftOut]]
 
     @classmethod
     def of(cls, runs: Sequence[LeftOut]) -> Spreads:
         """Made of some runs: prompts first, seconds beside them."""
         calm = [run for run in runs if run.predicted and run.client_known and is_calm(run)]
-        spreads = cls(tuple(run for run in of_cell(runs) if run.predicted), tuple(calm), {}, {})
+        spreads = cls(tuple(run for run in of_cell(runs) if run.predicted), tuple(calm), {}, {}, defaultdict(list))
         spreads.late_s.update(dict.fromkeys(_engines(spreads.runs), 0.0))
         spreads.late_s.update({key: spreads._least_late_s(key) for key in spreads.late_s})
         return spreads
 
+    def group(self, key: SpreadKey, metric: str) -> list[LeftOut]:
+        """The runs that say what a model in a format takes on a SKU, in a split or in any: of steps those of all modes,
+        of prompts mixed ones that are busy with them.
+        """
+        if not self.groups:
+            for run in self.runs:
+                for of_key in (run.key, run.key._replace(split="")):
+                    self.groups[of_key._replace(mode="")].append(run)
+        return [run for run in self.groups.get(key._replace(mode=""), ()) if _says(run, metric)]
+
+    def set_ups(self, key: SpreadKey, metric: str) -> float:
+        """Of a measured model; infinite for wider cells and where none was measured."""
+        return float(len({_set_up(run) for run in self.group(key, metric)})) or math.inf
+
+    def factor(self, key: SpreadKey, metric: str) -> float:
+        """Logarithm of what steps (by TPOT) or prompts (by TTFT) of a measured model take over the constants of all: in
+        any split by all of its runs, in one split by those of that split beside.
+        """
+        if not key.weights:
+            return 0.0
+        name = f"factor {metric}", key._replace(mode="")
+        if name not in self.known:
+            any_split = self.factor(key._replace(split=""), metric) if key.split else 0.0
+            runs, count = self.group(key, metric), self.set_ups(key, metric)
+            off = [run.fitted_tpot if metric == "tpot" else run.fitted_ttft / run.prompt_share for run in runs]
+            own = -float(np.median(off)) - any_split if runs else 0.0
+            self.known[name] = any_split + (count / (count + BORROWED) * own if runs else 0.0)
+        return self.known[name]
+
+    def errors(self, runs: Sequence[LeftOut], metric: str, key: SpreadKey | None = None) -> FloatArray:
+        """Log errors of predictions, shape (runs,): of runs of a measured model (`key`; None: each run's own) those
+        about what it takes, in its split or in any; of others those with constants that their group had no part in.
+        """
+        found = []
+        for run in runs:
+            asked = key or run.key
+            about = run.key if asked.split == run.key.split else run.key._replace(split="")
+            of_group = (asked.engine, *asked[4:7]) == (run.key.engine, *run.key[4:7])
+            if of_group and (self.group(about, "tpot") or self.group(about, "ttft")):
+                share = 1.0 if metric == "tpot" else run.prompt_share
+                found.append(getattr(run, f"fitted_{metric}") + share * self.factor(about, metric))
+            else:
+                found.append(getattr(run, metric))
+        return np.array(found)
+
     def steps(self, key: SpreadKey) -> float:
         """Of steps of decodes of a cell."""
         if ("steps", key) not in self.known:
-            runs = [run for run in self.runs if not math.isnan(run.tpot)]
-            self.known["steps", key] = covered(needed_steps(runs), weights(runs, key))
+            runs = [run for run in self.runs if _says(run, "tpot")]
+            needed = needed_steps(runs, self.errors(runs, "tpot", key))
+            self.known["steps", key] = covered(needed, weights(runs, key), self.set_ups(key, "tpot"))
         return self.known["steps", key]
 
     def prompts(self, key: SpreadKey) -> float:
         """Of steps with prompts of a cell, by mixed servers: of pairs the wait says more of the queue than of steps."""
         key = key._replace(mode="mixed") if key.mode else key
         if ("prompts", key) not in self.known:
-            runs = [run for run in self.runs if run.prompt_load >= BUSY and not math.isnan(run.ttft)]
-            nothing = dict.fromkeys(self.late_s, 0.0)
-            self.known["prompts", key] = covered(needed_prompts(runs, nothing), weights(runs, key))
+            runs = [run for run in self.runs if _says(run, "ttft")]
+            needed = needed_prompts(runs, self.errors(runs, "ttft", key))
+            self.known["prompts", key] = covered(needed, weights(runs, key), self.set_ups(key, "ttft"))
         return self.known["prompts", key]
 
     def sd(self, run: LeftOut, metric: str) -> float:
@@ -252,13 +333,20 @@ class Spreads:
         return math.hypot(run.prompt_share * prompts, late_s / run.ttft_s, run.stall_share * STALL_SPREAD)
 
     def _least_late_s(self, key: SpreadKey) -> float:
-        """The least seconds with which 90 % of the TTFTs of an engine and mode are held where prompts hardly wait,
-        whether tokens that drafts yield are known or not.
+        """The least seconds with which 90 % of the TTFTs of an engine and mode are held where prompts hardly wait, of
+        models as if none had been measured, and whether tokens that drafts yield are known or not.
         """
-        runs = [run for run in self.calm if _lies_in(run.key, key)]
-        of_late = [max(0.0, (run.ttft / NORMAL_95) ** 2 - self.sd(run, "ttft") ** 2) for run in runs]
-        needed = [run.ttft_s * math.sqrt(one) for run, one in zip(runs, of_late, strict=True)]
-        return covered(np.array(needed), np.array(_counts([run.group for run in runs])))
+        runs = [replace(run, key=SpreadKey(*run.key[:4])) for run in self.calm if _lies_in(run.key, key)]
+        ttft_s, sds = np.array([run.ttft_s for run in runs]), np.array([self.sd(run, "ttft") for run in runs])
+        needed = ttft_s * np.sqrt(np.maximum(0.0, (self.errors(runs, "ttft") / NORMAL_95) ** 2 - sds**2))
+        return covered(needed, np.array(_counts([run.group for run in runs])))
+
+
+def _says(run: LeftOut, metric: str) -> bool:
+    """Whether a run says what steps of decodes, or steps with prompts, take."""
+    if metric == "tpot":
+        return not math.isnan(run.tpot)
+    return run.prompt_load >= BUSY and run.kv_load < FULL and not math.isnan(run.ttft)
 
 
 def is_calm(run: LeftOut) -> bool:
@@ -276,11 +364,11 @@ def undocumented(runs: Sequence[LeftOut], spreads: Spreads, llms: str, metric: s
     """What unpublished flags add for a class of model: beside the spread of the cell, so that 90 % are held."""
     own = [run for run in runs if run.predicted and run.key.llms == llms and not run.documented]
     own = [run for run in own if not math.isnan(getattr(run, metric))]
-    sds = [spreads.sd(run, metric) for run in own]
-    needed = [
-        math.sqrt(max(0.0, (getattr(run, metric) / NORMAL_95) ** 2 - sd**2)) for run, sd in zip(own, sds, strict=True)
-    ]
-    return covered(np.array(needed), np.array(_counts([run.group for run in own]))) if own else 0.0
+    if not own:
+        return 0.0
+    sds = np.array([spreads.sd(run, metric) for run in own])
+    needed = np.sqrt(np.maximum(0.0, (spreads.errors(own, metric) / NORMAL_95) ** 2 - sds**2))
+    return covered(needed, np.array(_counts([run.group for run in own])))
 
 
 def shipped(runs: Sequence[LeftOut]) -> list[dict[str, object]]:
@@ -303,23 +391,37 @@ def shipped(runs: Sequence[LeftOut]) -> list[dict[str, object]]:
     return table
 
 
+def measured(runs: Sequence[LeftOut]) -> list[dict[str, object]]:
+    """Rows of what measured models take."""
+    spreads = Spreads.of(runs)
+    rows = []
+    keys = {run.key._replace(mode="") for run in spreads.runs}
+    for key in sorted(keys | {key._replace(split="") for key in keys}):
+        steps, prompts = (spreads.factor(key, metric) for metric in ("tpot", "ttft"))
+        said = {"engine": key.engine, "sku": key.sku, "llm": key.llm, "weights": key.weights, "split": key.split}
+        said |= {"decode": f"{math.exp(steps):.3f}", "prompt": f"{math.exp(prompts):.3f}"}
+        rows.append({**said, "runs": len(spreads.group(key, "tpot"))})
+    return rows
+
+
 # --- coverage -------------------------------------------------------------------------------------------------------
 
 
 def coverage(
     runs: Sequence[LeftOut], judged: Sequence[LeftOut], metric: str, part: Callable[[LeftOut], object]
-) -> tuple[float, float]:
-    """Share of the means inside their intervals, by spreads of the runs in other parts, and median half-width [-]."""
-    inside, widths = [], []
+) -> tuple[float, float, float]:
+    """Share of the means inside their intervals, by spreads of the runs in other parts, median half-width and error."""
+    inside, widths, errors = [], [], []
     judged = [run for run in judged if not math.isnan(getattr(run, metric))]
     for left_out in sorted({part(run) for run in judged}, key=str):
         own = [run for run in judged if part(run) == left_out]
         spreads = Spreads.of([run for run in runs if part(run) != left_out])
         for run in own:
             sd = spreads.sd(run, metric)
-            inside.append(abs(getattr(run, metric)) <= NORMAL_95 * sd)
+            errors.append(abs(float(spreads.errors([run], metric)[0])))
+            inside.append(errors[-1] <= NORMAL_95 * sd)
             widths.append(math.expm1(NORMAL_95 * sd))
-    return float(np.mean(inside)), float(np.median(widths))
+    return float(np.mean(inside)), float(np.median(widths)), float(np.expm1(np.median(errors)))
 
 
 def _unit(run: LeftOut) -> object:
@@ -352,7 +454,11 @@ def tables(runs: Sequence[LeftOut]) -> str:
             found.append(coverage(runs, keep, "ttft", part)[0])
             sure.append([name, kind, str(len(keep)), *(f"{100.0 * one:.3g}" for one in found)])
     of_sure = ["left out", "class", "documented runs"]
-    of_sure += [text for metric in ("TPOT", "calm TTFT") for text in (f"{metric} in its interval %", "half-width %")]
+    of_sure += [
+        f"{metric} {what}"
+        for metric in ("TPOT", "calm TTFT")
+        for what in ("in its interval %", "half-width %", "off by %")
+    ]
     of_sure.append("any TTFT in its interval %")
     groups: dict[tuple[str, str, str], list[LeftOut]] = {}
     for run in runs:
@@ -380,6 +486,7 @@ def main() -> None:
     print(text)
     if given.ship:
         write_rows(SHIPPED, shipped(runs))
+        write_rows(MEASURED, measured(runs))
     if given.write:
         write_between(given.write, BEGIN, END, text)
 

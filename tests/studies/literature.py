@@ -169,7 +169,7 @@ def engine_of_2023() -> EngineProfile:
     """vLLM as it ships, with the host of 2023; caches go over NVLink, with no connector between servers."""
     engine = load_hardware().engines["vllm"]
     costs = engine.costs.model_copy(update={"lag_steps": 0, "step_s": HOST_S, "transfer_request_s": 0.0})
-    return engine.model_copy(update={"costs": costs, "costs_by_architecture": {}})
+    return engine.with_costs(costs)
 
 
 def replica(llm: str, tp: int = 1, pp: int = 1, context: int | None = None, **choices: object) -> ReplicaConfig:

@@ -180,7 +180,7 @@ def engine_of_2024() -> EngineProfile:
     """vLLM as it ships, with the host that its developers measured in 2024, before they hid it."""
     engine = load_hardware().engines["vllm"]
     host = {"lag_steps": 0, "step_s": HOST_S, "sequence_s": SEQUENCE_HOST_S}
-    return engine.model_copy(update={"costs": engine.costs.model_copy(update=host), "costs_by_architecture": {}})
+    return engine.with_costs(engine.costs.model_copy(update=host))
 
 
 MAIN = "host of 2024"

@@ -30,6 +30,10 @@ PAIR = {
     "prompt_share": "1",
     "stall_share": "0",
     "prompt_load": "0.5",
+    "kv_load": "0.1",
+    "weights": "fp8_block",
+    "fitted_tpot_s": "0.03",
+    "fitted_ttft_s": "0.5",
     "reason": "",
 }
 

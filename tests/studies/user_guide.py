@@ -43,7 +43,7 @@ SIMULATED = {
 
 AFTER = {
     "fleet": r"(?:USD/h|more|changes):\s+([^:]+?)\s+at\s+[\d,.]+\s+USD/h",
-    "USD a month": rf"cost \[USD/month\] +{NUMBER} +({NUMBER})",
+    "USD a month": rf"\$ per month +{NUMBER} +({NUMBER})",
 }
 
 
@@ -116,7 +116,7 @@ PICKS: Mapping[str, Mapping[str, str]] = {
         **TTFT,
         **TPOT,
         "mean E2E simulated [s]": rf"E2E \[s\] +simulated +({NUMBER})",
-        "running requests of a replica": rf"\n(?:\d )?mixed +predicted +\d+ % +[a-z ]+? +memory +({NUMBER})",
+        "running requests of a replica": rf"\n(?:\d )?mixed +predicted +\d+ % +[A-Za-z ]+? +memory +({NUMBER})",
         "disaggregated, at least [USD/h]": _at_least("disaggregated"),
     },
     f"{REASONING_IF} --set precision.kv_cache=bf16": AFTER,

@@ -36,7 +36,7 @@ def complete() -> AppTest:
 
 @cache
 def simulated() -> Plan:
-    request = planner.load_scenario("chat-llama-70b", SMALL_CHAT)
+    request = planner.load_scenario("chat-llama-70b", (*SMALL_CHAT, "workload.rate_per_s=34"))
     return planner.plan(request, hardware_for(request))
 
 

@@ -34,7 +34,7 @@ def test_the_sentence_the_badges_and_the_targets_are_those_of_the_example() -> N
     sentence = headline.short_headline(plan())
     quoted = re.findall(r"(?<!\*)\*([^*\n]+)\*(?!\*)", TEXT)
     pieces = [piece for piece in dict.fromkeys(quoted) if piece in sentence]
-    assert " ".join(pieces).startswith("Serve llama-3.3-70b-instruct at 5.53")
+    assert " ".join(pieces).startswith("Serve llama-3.3-70b-instruct at 6.60")
     assert len("".join(pieces)) > 0.9 * len(sentence)  # all of it is explained, but for what joins the parts
     assert headline.status_words(plan()) in quoted and headline.calibration_words(plan()) in quoted
     assert any(piece.rstrip(".") in summary.targets_line(plan()) for piece in quoted if piece.startswith("Simulated"))

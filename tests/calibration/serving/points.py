@@ -39,5 +39,5 @@ def point_with(**changes: object) -> ServingPoint:
 
 
 def with_costs(costs: EngineCosts) -> HardwareDb:
-    engine = DB.engines["vllm"].model_copy(update={"costs": costs, "costs_by_architecture": {}})
+    engine = DB.engines["vllm"].with_costs(costs)
     return DB.model_copy(update={"engines": {**DB.engines, "vllm": engine}})

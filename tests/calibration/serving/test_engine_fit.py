@@ -33,7 +33,7 @@ NAMES = ("step_s", "request_s", "gap_s")
 @cache
 def _made(costs: EngineCosts) -> tuple[ServingPoint, ...]:
     """The reference runs on one GPU as a server with these constants would have measured them."""
-    engine = DB.engines["vllm"].model_copy(update={"costs": costs, "costs_by_architecture": {}})
+    engine = DB.engines["vllm"].with_costs(costs)
     db = DB.model_copy(update={"engines": {"vllm": engine}})
     mixed = [point for point in read_serving_points(POINTS) if not point.disaggregated]
     made = [(point, predict(point, db)) for point in mixed]
@@ -86,7 +86,7 @@ def test_exchanged_costs_are_those_of_a_timer_built_anew() -> None:
     plain = deployment_of(deepseek, DB).pools[0].config
     config = plain.model_copy(update={"speculation": Speculation(draft_tokens=2, acceptance=0.8)})
     config.__dict__.pop("timer", None)
-    engine = config.engine.model_copy(update={"costs": costs, "costs_by_architecture": {}})
+    engine = config.engine.with_costs(costs)
     anew = config.model_copy(update={"engine": engine})
     anew.__dict__.pop("timer", None)
     shape = StepShape(8.0, 8 * 2000.0, 512.0, 512 * 513 / 2, 512.0, 1.0)
