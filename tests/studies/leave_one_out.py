@@ -223,18 +223,21 @@ def covered(needed: FloatArray, weight: FloatArray, set_ups: float = math.inf) -
     return min(float(needed[order[place]]), WIDEST)
 
 
+def beside(sds: FloatArray, known: FloatArray) -> FloatArray:
+    """Standard deviations that make up these beside others that are known; 0 where those are enough."""
+    return np.asarray(np.sqrt(np.maximum(0.0, sds**2 - known**2)))
+
+
 def needed_steps(runs: Sequence[LeftOut], errors: FloatArray) -> FloatArray:
     """The spread of steps with which TPOTs that are off by so much [log] are just held, shape (runs,)."""
-    kernels = np.array([run.tpot_kernels for run in runs])
-    return np.asarray(np.sqrt(np.maximum(0.0, (errors / NORMAL_95) ** 2 - kernels**2)))
+    return beside(errors / NORMAL_95, np.array([run.tpot_kernels for run in runs]))
 
 
 def needed_prompts(runs: Sequence[LeftOut], errors: FloatArray) -> FloatArray:
     """The spread of prompts with which TTFTs that are off by so much [log] are just held, shape (runs,)."""
     stall = np.array([run.stall_share * STALL_SPREAD for run in runs])
     share, kernels = np.array([run.prompt_share for run in runs]), np.array([run.ttft_kernels for run in runs])
-    of_prompts = np.sqrt(np.maximum(0.0, (errors / NORMAL_95) ** 2 - stall**2)) / share
-    return np.asarray(np.sqrt(np.maximum(0.0, of_prompts**2 - kernels**2)))
+    return beside(beside(errors / NORMAL_95, stall) / share, kernels)
 
 
 def late_of(key: SpreadKey, late_s: Mapping[SpreadKey, float]) -> float:
@@ -338,7 +341,7 @@ class Spreads:
         """
         runs = [replace(run, key=SpreadKey(*run.key[:4])) for run in self.calm if _lies_in(run.key, key)]
         ttft_s, sds = np.array([run.ttft_s for run in runs]), np.array([self.sd(run, "ttft") for run in runs])
-        needed = ttft_s * np.sqrt(np.maximum(0.0, (self.errors(runs, "ttft") / NORMAL_95) ** 2 - sds**2))
+        needed = ttft_s * beside(self.errors(runs, "ttft") / NORMAL_95, sds)
         return covered(needed, np.array(_counts([run.group for run in runs])))
 
 
@@ -367,7 +370,7 @@ def undocumented(runs: Sequence[LeftOut], spreads: Spreads, llms: str, metric: s
     if not own:
         return 0.0
     sds = np.array([spreads.sd(run, metric) for run in own])
-    needed = np.sqrt(np.maximum(0.0, (spreads.errors(own, metric) / NORMAL_95) ** 2 - sds**2))
+    needed = beside(spreads.errors(own, metric) / NORMAL_95, sds)
     return covered(needed, np.array(_counts([run.group for run in own])))
 
 
