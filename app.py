@@ -74,9 +74,11 @@ def answer() -> None:
 
     While changes are gathered the old answer stays, marked as old, and nothing more is computed for it.
     """
+    changed_place = st.empty()  # emptied, unlike a container, as soon as a plan is under way
     if session.is_pending():
         has_answer = results.is_planned(session.key())
-        inputs.mark_pending(has_answer=has_answer)
+        with changed_place:
+            inputs.mark_pending(has_answer=has_answer)
         if not has_answer:
             return
     if session.planned_content().get("demand"):

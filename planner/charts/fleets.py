@@ -221,8 +221,7 @@ def _heading(plan: Plan, planned: PlannedDeployment, index: int) -> tuple[str, s
     number = plan.deployments.index(planned) + 1
     several = f"{number} · " if len(plan.deployments) > 1 else ""
     model = f"{planned.service}, " if index == 0 and len({other.service for other in plan.deployments}) > 1 else ""
-    split = pool.config.parallelism
-    shape = f"TP{split.tp}" + (f" × PP{split.pp}" if split.pp > 1 else "")
+    shape = pool.config.parallelism.label
     count = f"{pool.gpus:,} × {sku_words(pool.config.sku)}"
     role = pool.role.value if model else pool.role.value.capitalize()
     servers = number_of(planned.nodes[index], "server")

@@ -102,7 +102,8 @@ def waiting_shares(pool: Pool, performance: PoolPerformance, workload: Workload)
 
     The mean step holds the mean number of running requests, and the prompt tokens that arrive during it, less those
     found in the prefix cache: a = (rate / replicas) x mean input x (1 - hits) x mean step, at most the chunk budget. It
-    is the step that `PoolPerformance.bound` is taken from.
+    is the step that `PoolPerformance.bound` is taken from. Where kernels overlap its overhead is negative:
+    shares are of the waits, so that they come to 1.
 
     Args:
         pool: with its replicas.
@@ -118,7 +119,8 @@ def waiting_shares(pool: Pool, performance: PoolPerformance, workload: Workload)
         tokens = min(arriving, float(config.max_batched_tokens))
     shape = step_shapes(np.array(max(performance.mean_running, 1e-9)), np.array(tokens), costs)
     step = config.timer.step_time(shape)
-    return {bound: seconds / step.total_s for bound, seconds in step.bound_s.items()}
+    waits_s = {bound: max(0.0, float(seconds)) for bound, seconds in step.bound_s.items()}
+    return {bound: seconds / sum(waits_s.values()) for bound, seconds in waits_s.items()}
 
 
 def waiting_rows(plan: Plan) -> list[Row]:

@@ -95,7 +95,7 @@ def latency_cdf_chart(comparison: Comparison, metric: Metric) -> alt.LayerChart:
     ]
     if limits:
         layers.append(rules(limits, dashed=True, x="latency_ms:Q"))
-        layers.append(words(limits, GREY, "right", dx=-6).encode(x="latency_ms:Q", y=alt.value(12)))
+        layers.append(words(limits, GREY, "left", dx=6).encode(x="latency_ms:Q", y=alt.value(12)))
     source = "Simulated, the same requests for all." if comparison.requests else "From theory."
     subtitle = f"{source} Further left is better." + (" Dashed grey line: target." if limits else "")
     title = titled(f"{name} of every system on {comparison.deployment.summary}", subtitle)

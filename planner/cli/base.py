@@ -69,6 +69,9 @@ SET_INSTEAD = {
 }
 """Options that `planner compare` had, and the fields of a scenario that `--set` gives it in their place."""
 
+PLAN_INSTEAD = {"--users": "--rate '300 concurrent users'", "--region": "--set prices.region=eu"}
+"""What people ask `planner plan` for in the words of other commands, and what it calls it."""
+
 
 class OneLineErrors(TyperGroup):
     """Commands whose every error is one line on standard error and exit code 2."""
@@ -165,6 +168,8 @@ def _usage_error(error: Any, arguments: list[str] | None) -> InputError:  # noqa
         return InputError(
             option, "(given)", "shapes the scenario", f"write --set {SET_INSTEAD[option]}=... in its place"
         )
+    if command.endswith(" plan") and option in PLAN_INSTEAD:
+        return InputError(option, "(given)", "is no option of planner plan", f"write {PLAN_INSTEAD[option]}")
     given = " ".join(sys.argv[1:] if arguments is None else arguments)
     complaint = error.format_message().replace("Value error, ", "").rstrip(".")
     return InputError("command line", given, complaint, f"see `{command} --help`")

@@ -26,6 +26,7 @@ from planner.cli.base import (
     takes,
 )
 from planner.cli.completion import complete_llm, complete_scenario, complete_setting
+from planner.cli.quickstart import say_guesses
 from planner.core import InputError, UnknownNameError, one_line, plain, write_texts
 
 if TYPE_CHECKING:
@@ -203,7 +204,9 @@ def _subject(scenario: str | None, answers: Mapping[str, str | None]) -> str | M
         bound = "needs a scenario, or a model and its traffic"
         raise InputError("SCENARIO", "(missing)", bound, "name one, or give e.g. --llm qwen3-32b --rate 20")
     usual = {one.option: one.default for one in first.QUESTIONS} | {"gpus": first.PRICED}
-    return parse_fields(first.quickstart_text({**usual, **given}, given["llm"].replace("/", "-")))
+    text = first.quickstart_text({**usual, **given}, given["llm"].replace("/", "-"))
+    say_guesses(text)
+    return parse_fields(text)
 
 
 def _program_text(problem: FleetProblem, objective: Objective, suffix: str) -> str:

@@ -55,11 +55,18 @@ def quickstart(
     place = Path(FILE if out == STDOUT else out)
     text = first.quickstart_text(answers, place.stem, place.parent)
     write(out, lambda: text)
+    say_guesses(text)
+    if out != STDOUT:
+        typer.echo(f"wrote {out}; now: planner plan {out}")
+
+
+def say_guesses(text: str) -> None:
+    """What nobody was asked about in a scenario of five answers, on stderr."""
+    from planner.scenario import quickstart as first
+
     for line in text.splitlines():
         if first.GUESS in line:
             typer.echo(f"a guess, count yours: {line.partition('#')[0].strip()}", err=True)
-    if out != STDOUT:
-        typer.echo(f"wrote {out}; now: planner plan {out}")
 
 
 def _answer(question: first.Question, given: str | None, defaults: bool) -> str:

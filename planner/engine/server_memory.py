@@ -126,10 +126,7 @@ def _of_weights(llm: LlmSpec, given: str | Precision | None) -> Precision:
     for checkpoint in checkpoints_of(llm):
         if main_format(llm, checkpoint.precision)[0] is weights:
             return checkpoint.precision
-    eight = weights in (Dtype.FP8, Dtype.FP8_TOKEN, Dtype.FP8_BLOCK, Dtype.INT8, Dtype.NVFP4)
-    return Precision(
-        weights=weights, activations=weights if eight else Dtype.BF16, kv_cache=llm.native_precision.kv_cache
-    )
+    return Precision.named(weights, llm.native_precision.kv_cache)
 
 
 # --- shown ------------------------------------------------------------------------------------------------------------

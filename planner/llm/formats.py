@@ -116,6 +116,16 @@ class Precision(Frozen):
             raise InputError("parts", ", ".join(named), "names a part twice", "give each part once")
         return self
 
+    @classmethod
+    def named(cls, weights: Dtype, kv_cache: Dtype = Dtype.BF16) -> Self:
+        """Weights in a format, multiplied in it where engines do.
+
+        >>> [Precision.named(Dtype(name)).activations.value for name in ("fp8", "int4")]
+        ['fp8', 'bf16']
+        """
+        eight = (Dtype.FP8, Dtype.FP8_TOKEN, Dtype.FP8_BLOCK, Dtype.INT8, Dtype.NVFP4, Dtype.FP16)
+        return cls(weights=weights, activations=weights if weights in eight else Dtype.BF16, kv_cache=kv_cache)
+
     def of(self, part: Part) -> tuple[Dtype, Dtype]:
         """Formats of the weights and the activations of one part.
 

@@ -47,9 +47,10 @@ def cost_headline(costs: CostYear) -> str:
         return f"The fleet as planned costs {own.cumulated_usd[-1]:,.0f} USD in {len(own.usd)} months."
     best = min(apis, key=lambda path: path.cumulated_usd[-1])
     by_month, in_all = turn_words(own.usd, best.usd), turn_words(own.cumulated_usd, best.cumulated_usd)
+    grown = "planned" if own.usd[0] == own.usd[-1] else "it grows"
     turns = by_month if by_month == in_all else f"by month {by_month}, cumulated {in_all}"
     return (
-        f"{len(own.usd)} months cost {own.cumulated_usd[-1]:,.0f} USD on the fleet as planned, "
+        f"{len(own.usd)} months cost {own.cumulated_usd[-1]:,.0f} USD on the fleet as {grown}, "
         f"{best.cumulated_usd[-1]:,.0f} USD at {best.name}, the cheapest API: {turns}."
     )
 

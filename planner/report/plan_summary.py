@@ -27,6 +27,8 @@ ALTERNATIVES, MOST_POOLS, MOST_WARNINGS, MOST_REASONS = 3, 8, 4, 10
 """Most alternatives, pools, warnings (missed targets and stale prices come first) and lines that say why there is no
 fleet: a choice of what one screen has room for."""
 _COSTS = {**{name: cell for name, cell in COST_COLUMNS.items() if name != "$ per million tokens"}, **GOODPUT_COLUMNS}
+POPULATION = " users who each wait for an answer "
+"""In what a plan assumes of traffic that depends on its answers (`planner.fleet.population`)."""
 ALL_OF_IT = "planner plan ... --details"
 
 
@@ -37,9 +39,12 @@ def summary(plan: Plan) -> Report:
     cost = Table.of("Cost", [plan.cost], _COSTS)
     tables = [_fleet_table(plan), service_table(plan), cost, target_table(plan), *_alternative_tables(plan, plan.cost)]
     more = (f"{ALL_OF_IT}: latencies, load, prices and sources, what binds, what is assumed",)
-    return Report(
-        headline(plan), tuple(filter(None, tables)), {"Warnings": _first(plan.warnings, MOST_WARNINGS), "More": more}
-    )
+    lists = {
+        "Traffic": [line for line in plan.assumptions if POPULATION in line],
+        "Warnings": _first(plan.warnings, MOST_WARNINGS),
+        "More": more,
+    }
+    return Report(headline(plan), tuple(filter(None, tables)), lists)
 
 
 def _first(lines: Sequence[str], most: int) -> tuple[str, ...]:

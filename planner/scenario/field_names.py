@@ -37,15 +37,19 @@ _LISTS = {"llm": "`planner llms` lists models"}
 _WHOLE = "`planner quickstart` writes a whole scenario"
 
 
-def with_example(error: InputError) -> InputError:
+def with_example(error: InputError, content: Mapping[str, Any]) -> InputError:
     """An error about a field that every scenario must have, with one as it may be; any other error as it is.
 
-    >>> with_example(InputError("llm", "(missing)", MISSING_FIELD)).fix
+    Where the content lists services, the first of them is what is missing.
+
+    >>> with_example(InputError("llm", "(missing)", MISSING_FIELD), {}).fix
     'add e.g. llm: qwen3-32b; `planner llms` lists models'
     """
     if error.bound != MISSING_FIELD or error.field not in EXAMPLES:
         return error
     more = _LISTS.get(error.field.partition(".")[0], _WHOLE)
+    if content.get("services"):
+        more = "the first model stands beside services, with its own llm, workload and slo"
     return InputError(error.field, error.value, error.bound, f"add e.g. {EXAMPLES[error.field]}; {more}")
 
 

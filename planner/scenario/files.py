@@ -46,7 +46,7 @@ def check_depth(content: object) -> None:
     raise InputError("scenario", "(nested)", f"has more than {MAX_DEPTH} levels", "flatten it")
 
 
-_OTHER_WORDS = {"model": "llm", "costs": "prices", "slos": "slo"}
+_OTHER_WORDS = {"model": "llm", "models": "services", "costs": "prices", "slos": "slo"}
 """What people call a field of a scenario."""
 
 

@@ -19,6 +19,8 @@ from planner.traffic import list_recordings, load_lengths
 
 REQUESTS_PER_USER_PER_DAY = 10
 """Of users of whom nothing else is said. A choice, and the line that writes it asks for a count."""
+THINK_TIME_S = 20.0
+"""From an answer to the next question, of somebody who reads the one and writes the other; the line asks for it too."""
 GUESS = "A GUESS"
 """In the comment of a line that nobody was asked about."""
 DAY = "azure-2024-conv-day"
@@ -141,9 +143,11 @@ def _number(option: str, text: str, fix: str) -> float:
 _BY_DAY = re.compile(r"(.+?)\s*(?:/\s*day|per day|a day)", re.IGNORECASE)
 _USERS = re.compile(r"(.+?)\s*users?", re.IGNORECASE)
 _AT_ONCE = re.compile(
-    r"([\d.,]+)\s*(?:[a-z]+\s+)?(?:waiting at once|waiting|at once|at the same time|concurrent(?: [a-z]+)?)",
+    r"([\d.,]+)\s*(?:[a-z]+\s+)?"
+    r"(?:waiting at once|waiting|at once|at the same time|(?:concurrent|simultaneous)(?: [a-z]+)?)",
     re.IGNORECASE,
 )
+_PEOPLE = re.compile("users|people|developers", re.IGNORECASE)
 _TOKENS = re.compile(
     r"([\d.,]+)\s*(k|m|b|thousand|million|billion|trillion)?\s*tokens\s*(?:/\s*|per |a |an )(day|hour|month)",
     re.IGNORECASE,
@@ -157,8 +161,10 @@ def _traffic(answer: str, request_tokens: float = 1.0) -> tuple[str, ...]:
     """The lines that say how much comes, for requests of so many tokens."""
     answer, fix = answer.strip(), "write e.g. 20, 1500000/day, 50000 users or 120 waiting at once"
     if waiting := _AT_ONCE.fullmatch(answer):
-        at_once = _number("traffic", waiting[1], fix)
-        return (f"concurrency: {at_once:.0f} # each asks again once answered; think_time_s: 30 lets them read first",)
+        at_once = f"concurrency: {_number('traffic', waiting[1], fix):.0f}"
+        if not _PEOPLE.search(answer):
+            return (f"{at_once} # each asks again once answered; think_time_s: 30 lets them read first",)
+        return at_once, f"think_time_s: {THINK_TIME_S:g} # {GUESS}: from an answer to the next question; 0: none"
     if tokens := _TOKENS.fullmatch(answer):
         count = _number("traffic", tokens[1], fix) * _COUNTS[(tokens[2] or "").lower()] / _DAYS[tokens[3].lower()]
         return (f"requests_per_day: {count / request_tokens:.6g} # {answer}, {request_tokens:,.0f} in and out of each",)

@@ -147,7 +147,7 @@ def _validate(content: dict[str, Any]) -> Scenario:
     try:
         return Scenario.model_validate(_with_sku_ids(content))
     except ValidationError as error:
-        raise with_example(with_nearest_name(from_validation_error(error), _engines_in(content))) from None
+        raise with_example(with_nearest_name(from_validation_error(error), _engines_in(content)), content) from None
     except TypeError:  # records take their fields by name
         name = next(_nontext_keys(content), content)
         bound = "has fields whose names are no text"

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from hardware_db import OwnHardware
+from hardware_db import Dtype, OwnHardware
 from planner.core import SCENARIO, Frozen, InputError, UnknownNameError, preset_rows
 from planner.llm import Precision
 from planner.optimizer import Objective
@@ -189,16 +189,18 @@ def _formats_or_word(value: object) -> object:
         return Precision.model_validate(dict(value))
     if value is None or value == NARROWER or isinstance(value, Precision):
         return value
-    bound = "must be number formats, or the word narrower"
-    raise InputError("", value, bound, "write narrower, or {weights: fp8, activations: fp8}")
+    if isinstance(value, str) and value.lower() in {dtype.value for dtype in Dtype}:
+        return Precision.named(Dtype(value.lower()))
+    bound = "must be number formats, that of the weights, or the word narrower"
+    raise InputError("", value, bound, "write fp8, narrower, or {weights: fp8, activations: fp8}")
 
 
 FormatChoice = Annotated[
     Precision | Literal["narrower"] | None,
     BeforeValidator(_formats_or_word),
     Field(
-        description="number formats; default: the checkpoint's own; narrower: also those of published checkpoints "
-        "with fewer bits, and an FP8 KV cache, on GPUs that multiply them as they are stored"
+        description="number formats, or that of the weights (fp8); default: the checkpoint's own; narrower: also those "
+        "of published checkpoints with fewer bits, and an FP8 KV cache, on GPUs that multiply them as they are stored"
     ),
 ]
 RequestTokens = Annotated[
@@ -244,7 +246,7 @@ class ScenarioImages(Frozen):
         return ImageMix(per_request=self.per_request, sizes=_sizes(self.size))
 
 
-form_of_lengths = _forms(
+_form_of_lengths = _forms(
     ConstantLengths,
     "must be the name of a preset, constant lengths, or a trace",
     "write azure-2023-conv, {input_tokens: 1000, output_tokens: 100} or {trace: FILE}",
@@ -252,6 +254,15 @@ form_of_lengths = _forms(
     preset=ScaledLengths,
     cells=CellLengths,
 )
+_LENGTH_PAIR = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})")
+
+
+def form_of_lengths(value: object) -> object:
+    """Lengths in any form; ``1500/400`` are tokens in and out of every request. Raises InputError."""
+    pair = _LENGTH_PAIR.fullmatch(value.strip()) if isinstance(value, str) else None
+    return _form_of_lengths({"input_tokens": int(pair[1]), "output_tokens": int(pair[2])} if pair else value)
+
+
 Lengths = Annotated[
     str | ConstantLengths | TraceLengths | ScaledLengths | CellLengths, BeforeValidator(form_of_lengths)
 ]

@@ -55,6 +55,14 @@ class OwnedGpus(Frozen):
     usd_per_kwh: float = Field(default=0.1, ge=0)
     other_usd_per_gpu_hour: float = Field(default=0.0, ge=0, description="space, staff, maintenance")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _more_than_a_count(cls, given: object) -> object:
+        if isinstance(given, int | float | str):
+            fix = f"write {{count: {given}, capex_usd_per_gpu: 30000}}; 0 for what is paid off"
+            raise InputError("", given, "must say what they cost besides how many there are", fix)
+        return given
+
 
 class SpotTerms(Frozen):
     """Spot capacity, which goes away and comes back after a while."""

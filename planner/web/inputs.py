@@ -79,7 +79,8 @@ def plan_bar() -> None:
         if session.is_pending():
             st.caption(f":orange[{components.plain(_changed())}: not planned yet]")
         else:
-            st.caption("The answer is for these inputs.")
+            is_answered = results.is_planned(session.key())
+            st.caption("The answer is for these inputs." if is_answered else "These inputs have no answer yet.")
 
 
 def _plan() -> None:
@@ -91,6 +92,8 @@ def _plan() -> None:
 def _changed() -> str:
     """The inputs that were changed, as the page calls them."""
     paths = [path for path, _ in url.differences(session.planned_content(), session.content()) if path != "name"]
+    if "workload.concurrency" in paths:  # whose users come as their answers do
+        paths = [path for path in paths if path.partition(".drift")[0] not in ("workload", "workload.scv")]
     return fields.names_of(paths or ["name"])
 
 

@@ -147,7 +147,7 @@ def _regions(hardware: HardwareDb, provider: str | None, region: str | None) -> 
         if provider is None or any(seller == provider for seller, _ in regions_in(hardware, area))
     ]
     named = listed - ANYWHERE | ({region} if region else set())
-    return [*areas, *sorted(named - set(areas))]
+    return [*areas, *sorted(name for name in named if name == region or name.lower() not in areas)]
 
 
 def _commitment_changes(names: list[str]) -> session.Changes:

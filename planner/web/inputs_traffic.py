@@ -15,7 +15,7 @@ import streamlit as st
 from planner.charts import length_histogram
 from planner.core import PlannerError, significant
 from planner.llm import packaged_llm
-from planner.scenario import lengths_of, snippets, workload_arrivals
+from planner.scenario import lengths_of, quickstart, snippets, workload_arrivals
 from planner.traffic import RecognisedTrace, list_lengths, load_lengths, preset_scv, read_any_trace
 from planner.web import components, fields, session
 from planner.workload import (
@@ -47,7 +47,7 @@ STATED_TRAFFIC = {
 """Fields that state traffic instead of requests per second: what each is called, and what it means."""
 SLIDER_END_PER_S, SLIDER_STEPS = 200.0, 200
 """The rate slider ends here, or at the next power of ten above the rate; its steps besides the rate itself."""
-FIRST_USERS, FIRST_THINK_TIME_S, FIRST_IMAGE_SIZE, FIRST_CORRELATION_TIME_S = 200, 20.0, "1024x768", 300.0
+FIRST_USERS, FIRST_IMAGE_SIZE, FIRST_CORRELATION_TIME_S = 200, "1024x768", 300.0
 """First values, to be changed beside them: users of a closed loop and their think time [s], size of images [pixels],
 correlation time of a drift [s]. Choices."""
 TRACE_CELLS, TRACE_WINDOWS = 300, 100
@@ -143,7 +143,7 @@ def _unit_changes(unit: str) -> session.Changes:
     state[GIVEN_AS] = unit
     if unit == USERS:
         state[BEFORE_USERS] = {path: session.value(path) for path in _CLOSED_LOOP}
-        return {**_CLOSED_LOOP, "workload.concurrency": FIRST_USERS, "workload.think_time_s": FIRST_THINK_TIME_S}
+        return {**_CLOSED_LOOP, "workload.concurrency": FIRST_USERS, "workload.think_time_s": quickstart.THINK_TIME_S}
     if session.value("workload.concurrency") is None:
         return {}
     before = {**_CLOSED_LOOP, "workload.rate_per_s": 1.0, **state.get(BEFORE_USERS, {})}
@@ -162,7 +162,7 @@ def _rate_input(rate: float, unit: str, factor: float) -> None:
         min(0.01, rate) * factor,
         max(1e6, rate) * factor,
         step=5.0 * (1.0 if factor == 1.0 else 10.0 ** math.floor(math.log10(max(rate * factor, 1.0)) - 1.0)),
-        format="%g",
+        format="%g" if shown < 1e6 else "%.0f",
         label_visibility="collapsed",
         **session.bind("rate" if unit == PER_SECOND else "rate-in-unit", shown, changes),
     )
@@ -172,7 +172,8 @@ def _rate_input(rate: float, unit: str, factor: float) -> None:
         bound = session.bind("rate-slider", rate, changes)
         st.select_slider(unit, steps, format_func=significant, label_visibility="collapsed", **bound)
     else:
-        st.caption(f"{significant(rate)} requests per second on average.")
+        count = f"{significant(shown / 1e6)} million are " if shown >= 1e6 else ""
+        st.caption(f"{count}{significant(rate)} requests per second on average.")
     if session.value("profile") is not None:
         st.caption("A mean: demand varies over the day or week. The tab Cost shows how, and can switch that off.")
 

@@ -175,6 +175,10 @@ def test_names_that_commands_had_still_work_and_say_the_new_ones(tmp_path: Path)
     assert_refused(("evaluate", *GIVEN, "--requests", "300"), "--requests", "only a simulation has it")
 
 
+def test_plan_answers_the_words_of_other_commands_with_its_own() -> None:
+    assert_refused(("plan", "--llm", "phi-4", "--users", "300"), "--users", "--rate '300 concurrent users'")
+
+
 def test_a_closed_loop_is_as_long_as_asked_and_its_steady_part_stands_beside_the_burst() -> None:
     """32 users who begin at once wait for each other's prompts: no latency that the loop has afterwards."""
     loop = (*GIVEN[:4], *GIVEN[6:], "--concurrency", "32")

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from typer.testing import Result
 
-from planner.scenario.quickstart import QUESTIONS
+from planner.scenario.quickstart import QUESTIONS, THINK_TIME_S
 from tests.builders import SMALL_CHAT
 from tests.cli.shell import assert_refused, run
 
@@ -44,12 +44,20 @@ def test_options_are_not_asked_for_and_yes_asks_nothing() -> None:
     assert [question.option for question in QUESTIONS if question.text in asked.stderr] == ["gpus"]
 
 
-@pytest.mark.parametrize("answer", ["120 waiting at once", "120 developers at the same time", "120 concurrent"])
+@pytest.mark.parametrize("answer", ["120 waiting at once", "120 requests at the same time", "120 concurrent"])
 def test_those_who_wait_at_once_are_a_closed_population(answer: str) -> None:
     """How often they ask depends on the fleet, which the plan finds; a burstiness of their own they cannot have."""
     done = _run("--traffic", answer, "--lengths", "6000/400", "--targets", "2/30", "--yes", "--out", "-")
     workload = yaml.safe_load(done.stdout)["workload"]
     assert workload == {"concurrency": 120, "lengths": {"input_tokens": 6000, "output_tokens": 400}}
+
+
+@pytest.mark.parametrize("answer", ["120 developers at the same time", "120 concurrent users"])
+def test_people_read_before_they_ask_again(answer: str) -> None:
+    """As in the web app, whose field of the think time begins with the same guess."""
+    done = _run("--traffic", answer, "--yes", "--out", "-")
+    assert yaml.safe_load(done.stdout)["workload"].items() >= {"concurrency": 120, "think_time_s": THINK_TIME_S}.items()
+    assert done.stderr == f"a guess, count yours: think_time_s: {THINK_TIME_S:g}\n"
 
 
 def test_a_guess_is_said_where_the_file_is_written() -> None:

@@ -139,6 +139,26 @@ def test_arrivals_come_in_batches_in_a_loop_or_as_recorded(tmp_path: Path) -> No
     assert faster.clock_s.tolist() == pytest.approx([0.0, 1 / 3, 1.0])
 
 
+def test_a_number_format_is_a_word_and_lengths_are_two_numbers() -> None:
+    in_words = load_scenario(changed(precision="FP8", workload={"rate_per_s": 1.0, "lengths": "10/10"}))
+    assert in_words == load_scenario(changed(precision={"weights": "fp8", "activations": "fp8"}))
+    weights_only = load_scenario(changed(precision="int4")).precision  # W4A16, as AWQ and GPTQ checkpoints are
+    assert (weights_only.weights, weights_only.activations) == (Dtype.INT4, Dtype.BF16)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"models": [MINIMAL]}, "the first model stands beside services, with its own llm, workload and slo"),
+        (changed(prices={"owned": {"h100": 32}}), "write {count: 32, capex_usd_per_gpu: "),
+    ],
+)
+def test_what_people_write_first_is_answered_with_how_it_is_written(content: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        load_scenario(content)
+    assert said in refused.value.fix
+
+
 def test_precision_defaults_to_the_checkpoints_own() -> None:
     assert load_scenario(MINIMAL).precision.weights is Dtype.BF16
     assert load_scenario(changed(llm="minimax-m2.5")).precision.weights is Dtype.FP8_BLOCK
@@ -265,7 +285,7 @@ def test_a_model_is_served_as_published_and_in_fewer_bits_on_one_word() -> None:
     assert {item.weights.value for item in asked.published} == {own.value, "fp8_block", "fp8", "nvfp4"}
     assert {item.kv_cache.value for item in asked.published if item.weights is own} == {"fp8"}  # only the cache differs
     assert load_scenario("chat-llama-70b").published == ()
-    with pytest.raises(InputError, match=r"precision = 'fp4': must be number formats, or the word narrower"):
+    with pytest.raises(InputError, match=r"precision.weights = 'fp4': says how values are multiplied"):
         load_scenario("chat-llama-70b", ["precision=fp4"])
 
 

@@ -282,6 +282,6 @@ def test_a_chart_looks_the_same_however_its_page_came_to_be_as_wide(
         open_tab(page, tab)
         turned, drawn = places(before), places(width)
         assert len(drawn) > 3 and [word for word, *_ in turned] == [word for word, *_ in drawn]
-        assert [place for _, *place in turned] == [pytest.approx(place, abs=8.0) for _, *place in drawn]
+        assert [place for _, *place in turned] == [pytest.approx(place, abs=3.0) for _, *place in drawn]
     finally:
         resize(page, 1440, HEIGHT_PX)
