@@ -167,14 +167,12 @@ class Regime:
         running: decoding sequences in a step with prompts.
         decoding: decoding sequences in a step without prompts (more on average: there is at least one).
         idle: probability that nothing decodes when the backlog is empty, so that the server waits for an arrival.
-        full_running: decoding sequences in a full step.
         chunk: prompt tokens of a full step.
     """
 
     running: float
     decoding: float
     idle: float
-    full_running: float
     chunk: float
 
 
@@ -234,14 +232,38 @@ class Backlog(NamedTuple):
         return (self.mean_step_s + self.chain.step_variance / self.mean_step_s) / 2.0
 
     @property
-    def elasticity(self) -> float:
-        """Relative growth of the mean step time per relative growth of the token rate, at a fixed number running.
+    def prompt_s(self) -> float:
+        """Time [s] that one prompt more adds: to a step that it has to itself, or to one with others.
 
-        With f = dtau/dp averaged over the tokens served, a step of mean T serves y = rate T tokens, so dT = f dy gives
-        dlnT / dln rate = rate f / (1 - rate f), >= 0.
+        It has one to itself if nobody came with it, or in the step before, and that left nothing (a Poisson arrival
+        sees what is there without it).
         """
-        load = min(self.arrivals.tokens_per_s * self.chain.mean_slope_s, LARGEST_PROMPT_LOAD)
-        return load / (1.0 - load)
+        seconds, chances, shared = (
+            self.step_durations_s,
+            self.chain.step_probabilities,
+            self.chain.step_probabilities[1:],
+        )
+        base_s = 0.0 if self.prompts_first else seconds[0]
+        end = np.arange(float(seconds.size)) + max(self.arrivals.mean_prompt / self.cell, 1.0)
+        low = np.minimum(end.astype(np.int64), self.below)
+        rise_s = np.append(np.diff(seconds), (self.full_s - base_s) / self.below)[low]
+        longer_s = seconds[low] + (end - low) * rise_s - seconds
+        alone = chances * seconds * np.exp(-self.arrivals.rate_per_s * seconds) / self.mean_step_s
+        alone_s = longer_s[0] + seconds[0] - base_s
+        chance = float(alone[:-1].sum()) / self.arrivals.prompts_per_batch
+        return float(chance * alone_s + (1.0 - chance) * (shared @ longer_s[1:]) / max(shared.sum(), TINY))
+
+    @property
+    def elasticities(self) -> tuple[float, float]:
+        """Relative growth of the mean step time per relative growth of the number of prompts, and of their lengths.
+
+        A step of mean T serves y = rate T prompts. With m what one more adds, dT = m dy gives dlnT / dln rate =
+        rate m / (1 - rate m), >= 0. If each is longer, f = dtau/dp per token, averaged over those served, stands above.
+        """
+        rate_per_s = self.arrivals.tokens_per_s / self.arrivals.mean_prompt
+        number, length = rate_per_s * self.prompt_s, self.arrivals.tokens_per_s * self.chain.mean_slope_s
+        number, length = min(number, LARGEST_PROMPT_LOAD), min(length, LARGEST_PROMPT_LOAD)
+        return number / (1.0 - number), length / (1.0 - number)
 
     def mean_ahead_s(self, kept: float) -> float:
         """Mean time [s] that tokens ahead of a prompt take it beyond its own steps.
@@ -308,7 +330,7 @@ def solve_backlog(
     Source: a bulk-service queue with state-dependent service, Asmussen, Applied Probability and Queues (2003), chapters
     VIII (Wiener-Hopf factors) and X; the factor as in `descent_filter`.
     """
-    full_s = step_duration_s(server, regime.full_running, regime.chunk)
+    full_s = step_duration_s(server, regime.running, regime.chunk)
     if not arrivals.tokens_per_s * full_s < regime.chunk:
         bound = f"must be below the {regime.chunk / full_s:g} tokens/s of full steps"
         raise InputError("arrivals.tokens_per_s", arrivals.tokens_per_s, bound, "lower the rate")

@@ -30,12 +30,14 @@ class Sample(NamedTuple):
     Attributes:
         values: > 0, shape (rows, n).
         weights: >= 0, shape (rows, n).
-        later: equally likely additions to each of the values, shape (n, additions).
+        later: additions to each of the values, shape (n, additions).
+        chances: of these, shape (n, additions).
     """
 
     values: FloatArray
     weights: FloatArray
     later: FloatArray
+    chances: FloatArray
 
 
 def slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray, *, runs: bool = False) -> FloatArray:
@@ -102,7 +104,13 @@ def binned_slice_means(samples: Sequence[Sample], edges: FloatArray) -> FloatArr
 
 @compiled(makes_arrays=True)
 def _add_to_bins(
-    values: FloatArray, weights: FloatArray, later: FloatArray, lower: FloatArray, high: float, bins: FloatArray
+    values: FloatArray,
+    weights: FloatArray,
+    later: FloatArray,
+    chances: FloatArray,
+    lower: FloatArray,
+    high: float,
+    bins: FloatArray,
 ) -> None:
     """Add the weights of a sample, and these times its values, to bins, shape (2, rows, BINS).
 
@@ -112,6 +120,7 @@ def _add_to_bins(
         values: as in `Sample`.
         weights: likewise.
         later: likewise.
+        chances: likewise.
         lower: lower edge of each bin and of what is beyond the last, shape (BINS + 1,).
         high: largest value.
         bins: that are added to.
@@ -134,8 +143,8 @@ def _add_to_bins(
             for more in range(additions):
                 value[place * additions + more] = values[row, place] + later[place, more]
         for place in range(size):
-            weight = weights[row, place] / additions
             for which in range(place * additions, (place + 1) * additions):
+                weight = weights[row, place] * chances[place, which - place * additions]
                 at = first[(leading[which] >> dropped) - (ends[0] >> dropped)]
                 while value[which] >= lower[at + 1]:
                     at += 1

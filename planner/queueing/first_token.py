@@ -3,11 +3,12 @@
 A request finds a step in progress (or an idle server). It waits for the rest of that step; then the tokens ahead of it
 and its own are served in whole chunks; its first token comes at the end of the step that serves the last of them:
 
-    TTFT = residual + (j - 1) tau(c) + tau(p),   j = ceil((ahead + own) / c)
+    TTFT = residual + prepared + (j - 1) tau(c) + tau(p),   j = ceil((ahead + own) / c)
 
-where p, the prompt tokens of that last step, includes what arrived behind the request and shares the step: nobody with
-the probability that a gap is longer than the time until that step begins, else prompts whose mean number is that of a
-renewal process.
+where `prepared` is the step behind the one in progress if it was prepared before the request came
+(`BatchServer.prepares`), and p, the prompt tokens of that last step, includes what arrived behind the request and
+shares the step: nobody with the probability that a gap is longer than the time until that step begins, else prompts
+whose mean number is that of a renewal process.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,6 +41,8 @@ AHEAD_EDGES = tail_edges(14)
 """Slices of the tokens ahead of a request, finer towards the many. A choice of resolution."""
 AHEAD_MASS = np.diff(AHEAD_EDGES)
 """Their probabilities."""
+LATER_EDGES = np.array([0.0, 0.6, 1.0])
+"""Slices of a prepared step that is not full, where it holds prompts."""
 BEHIND_EDGES = np.array([0.0, 0.5, 0.85, 1.0])
 """Slices of the tokens behind a request where there are any."""
 BEHIND_MASS = np.diff(BEHIND_EDGES)
@@ -92,18 +96,125 @@ def first_token_times(server: BatchServer, backlog: Backlog, lengths: CondensedL
     Returns:
         Times [s], a row for each group; the weights of a row sum to 1.
     """
-    idle = float(backlog.regime.idle), backlog.arrivals.rate_per_s
-    weight, duration_s, has_left = _situations(
-        backlog.distribution, backlog.duration_s, backlog.full_s, *idle, view.thinning, view.full_thinning
-    )
-    ahead, mass = _tokens_ahead(backlog, view, lengths, np.outer(BEFORE, duration_s), has_left)
+    found = _found(server, backlog, view)
+    ahead, mass = _tokens_ahead(backlog, view, lengths, found)
     table_tokens, table_s = _step_table(server, backlog, lengths)
     full_s, chunk = float(table_s[-1]), float(table_tokens[-1])
     most = math.ceil((float(ahead.max()) + float(lengths.groups.max())) / chunk)
-    windows = np.outer(1.0 - BEFORE, duration_s)[:, :, None] + np.arange(float(most)) * full_s
-    nobody, prompts = _prompts_behind(view, windows)
-    steps = table_tokens, table_s, duration_s
-    return Sample(*_served(weight, *steps, ahead, mass, lengths.groups, nobody, prompts, _tokens_behind(lengths)))
+    whole, later_s = np.arange(float(most)), (found.later_s * found.chances).sum(axis=1, keepdims=True)
+    until_s = np.minimum(whole, 1.0) * later_s + np.maximum(whole - (found.later_s.shape[1] > 1), 0.0) * full_s
+    nobody, prompts = _prompts_behind(view, np.outer(1.0 - BEFORE, found.duration_s)[:, :, None] + until_s)
+    others = ahead, mass, lengths.groups, nobody, prompts, _tokens_behind(lengths)
+    times, weights = _served(found.weight, table_tokens, table_s, *others)
+    rests = _rests(found)
+    return Sample(times, weights, *(np.repeat(each, times.shape[1] // each.shape[0], axis=0) for each in rests))
+
+
+class Situations(NamedTuple):
+    """What an arriving request may find.
+
+    Attributes:
+        weight: of each situation, shape (S,).
+        duration_s: of the step in progress [s], shape (S,).
+        later_s: of the step prepared behind it [s], shape (S, slices); 0 where none is.
+        chances: of these, shape (S, slices).
+        backlog: tokens at the start of the full step that comes before the request is looked at, shape (size,).
+        leaves: whether the last situation has such a step.
+    """
+
+    weight: FloatArray
+    duration_s: FloatArray
+    later_s: FloatArray
+    chances: FloatArray
+    backlog: FloatArray
+    leaves: bool
+
+
+def _found(server: BatchServer, backlog: Backlog, view: ArrivalView) -> Situations:
+    """What a request finds. An engine that prepares steps looks at it one step later, unless nothing decodes.
+
+    Of a regular stream fewer came in the step before, whose prompts the prepared one holds: M over what is past of the
+    step in progress and one more, less M over the former.
+    """
+    idle, full_s, rate_per_s = float(backlog.regime.idle), backlog.full_s, backlog.arrivals.rate_per_s
+    thinning = view.thinning, view.full_thinning
+    plain = _situations(backlog.distribution, backlog.duration_s, full_s, idle, rate_per_s, *thinning)
+    if not server.prepares or backlog.regime.decoding == 0.0:
+        return plain
+    windows = view.rate_per_s * (backlog.mean_rest_s + np.array([0.0, backlog.mean_step_s]))
+    lacking = excess_arrivals(windows, min(view.scv, 1.0))
+    kept = min(max(1.0 + float(lacking[1] - lacking[0]) / (view.rate_per_s * backlog.mean_step_s), 0.0), 1.0)
+    return _prepared(plain, backlog, *_next_backlogs(backlog, kept))
+
+
+def _rests(found: Situations) -> tuple[FloatArray, FloatArray]:
+    """What is left of the step in progress, and that behind it [s], and chances, by instant and situation."""
+    rest, half = np.repeat(REST[:, None], found.weight.size, axis=1), found.chances[:, :1] / 2.0
+    shares = np.concatenate([rest, *[rest.mean(axis=2, keepdims=True)] * (found.later_s.shape[1] - 1)], axis=2)
+    later_s = np.hstack([found.later_s[:, :1], found.later_s])
+    chances = np.hstack([half, half, found.chances[:, 1:]])
+    return (shares * found.duration_s[:, None] + later_s).reshape(-1, later_s.shape[1]), np.tile(chances, (2, 1))
+
+
+def _next_backlogs(backlog: Backlog, kept: float) -> tuple[FloatArray, FloatArray]:
+    """Distributions of the backlog behind a step that is not full and behind a full one, each of shape (size,).
+
+    It is what the step leaves and what came in the step before, since prepared steps let those wait who come in a
+    step: q'' = max(q' - c, 0) + A(tau(min(q, c))). The step before a full one is full as often as the one behind it.
+
+    Args:
+        backlog: at the start of a step.
+        kept: share of the prompts behind a step that is not full that an arrival meets.
+    """
+    now, below, b = backlog.distribution, backlog.below, backlog.arrivals.prompts_per_batch
+    batch, full = backlog.chain.prompt / (b - (b - 1.0) * backlog.chain.prompt), float(now[below:].sum())
+    left = np.fft.rfft(_left_over(now, below))
+    came = poisson_sum_transform(np.array([backlog.arrivals.rate_per_s * backlog.full_s]), batch)[0]
+    came_full, behind_full = (np.maximum(np.fft.irfft(each, now.size), 0.0) for each in (came, left * came))
+    came_else = np.maximum(now - full * behind_full, 0.0)
+    came_else /= max(float(came_else.sum()), TINY)
+    behind_else = np.maximum(np.fft.irfft(left * np.fft.rfft(came_else), now.size), 0.0)
+    full_again, full_anew = (float(each[below:].sum()) for each in (behind_full, behind_else))
+    again = min(full_anew / max(1.0 - full_again + full_anew, TINY), 1.0)
+    was_full = min(full * (1.0 - again) / max(1.0 - full, TINY), 1.0)
+    after = kept * (was_full * came_full + (1.0 - was_full) * came_else)
+    after[0] += 1.0 - kept
+    return after, again * behind_full + (1.0 - again) * behind_else
+
+
+def _prepared(plain: Situations, backlog: Backlog, *after: FloatArray) -> Situations:
+    """Situations with the step behind the one in progress, told apart by whether it is full: the last with one that is.
+
+    An idle server has none, and one whose last decode ends has none where no prompt waits.
+
+    Args:
+        plain: without it.
+        backlog: at the start of a step.
+        after: `_next_backlogs`.
+    """
+    below, durations_s, full_s, idle = backlog.below, backlog.duration_s, backlog.full_s, float(backlog.regime.idle)
+    each = np.stack(after)
+    up, some = each[:, below:].sum(axis=1), each[:, 1:below]
+    shares = np.hstack([each[:, :1], np.outer(some.sum(axis=1), np.diff(LATER_EDGES))])
+    shares /= np.maximum(shares.sum(axis=1, keepdims=True), TINY)
+    held_s = sorted_slice_means(durations_s[1:], np.maximum(some, TINY), LATER_EDGES)
+    times_s = np.hstack([np.full((2, 1), durations_s[0]), held_s])
+    rows, last = (plain.weight.size - 1, plain.weight[-1]) if plain.leaves else (plain.weight.size, 0.0)
+    weight, duration_s = plain.weight[:rows], plain.duration_s[:rows]
+    later_s, chances = np.outer(duration_s > 0.0, times_s[0]), np.tile(shares[0], (rows, 1))
+    later_s[duration_s == durations_s[0], 0] *= 1.0 - min(idle / max((1.0 - idle) * shares[0, 0], TINY), 1.0)
+    goes = weight * up[0] * (duration_s > 0.0)
+    to_full = float(goes.sum()) + last * up[1]
+    if not to_full > SMALLEST_WEIGHT * plain.weight.sum():
+        return Situations(weight, duration_s, later_s, chances, backlog.distribution, False)
+    mean_s = (float(goes @ duration_s) + last * up[1] * full_s) / to_full
+    weight, duration_s = (
+        np.array([*(weight - goes), last * (1.0 - up[1]), to_full]),
+        np.array([*duration_s, full_s, mean_s]),
+    )
+    later_s = np.vstack([later_s, times_s[1], np.full(LATER_EDGES.size, full_s)])
+    behind = goes.sum() / max(up[0], TINY) * each[0] + last * each[1]
+    return Situations(weight, duration_s, later_s, np.vstack([chances, shares[1], shares[1]]), behind, True)
 
 
 @lru_cache(maxsize=64)
@@ -125,21 +236,19 @@ def _served(
     weight: FloatArray,
     table_tokens: FloatArray,
     table_s: FloatArray,
-    duration_s: FloatArray,
     ahead: FloatArray,
     mass: FloatArray,
     groups: FloatArray,
     nobody: FloatArray,
     prompts: FloatArray,
     behind: FloatArray,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Times of the steps up to the first token, their weights, and what is left of the step in progress, as a sample.
+) -> tuple[FloatArray, FloatArray]:
+    """Times [s] of the steps up to the first token from when the request is looked at, and their weights.
 
     Args:
         weight: of each situation that an arrival may meet, shape (S,).
         table_tokens: prompt tokens of a step, up to a full one, shape (T,).
         table_s: durations of such steps [s], shape (T,).
-        duration_s: of the step in progress in each situation, shape (S,).
         ahead: tokens ahead, by instant and situation, shape (2, S, A).
         mass: of these, shape (2, S, A).
         groups: tokens of the request itself, shape (Q,).
@@ -175,12 +284,7 @@ def _served(
                     times[group, point] = whole * full_s + last_s
                     weights[group, point] = chance * share
                     point += 1
-    rests = np.empty((size, REST.shape[1]))
-    for point in range(size):
-        at = point // (slices * (1 + behind.size))
-        for rest in range(REST.shape[1]):
-            rests[point, rest] = duration_s[at % situations] * REST[at // situations, rest]
-    return times, weights, rests
+    return times, weights
 
 
 @compiled(makes_arrays=True)
@@ -218,13 +322,8 @@ def _situations(
     rate_per_s: float,
     thinning: float,
     full_thinning: float,
-) -> tuple[FloatArray, FloatArray, bool]:
-    """States of the server, time-weighted, those with prompts thinned to what an arrival meets.
-
-    Returns:
-        Weight and duration [s] of the step in progress of each, shape (S,), and whether the last of them is a full
-        step, that leaves tokens over.
-    """
+) -> Situations:
+    """States of the server, time-weighted, those with prompts thinned to what an arrival meets; no step is prepared."""
     below, above = durations_s.size, 0.0
     for cell in range(below, distribution.size):
         above += distribution[cell]
@@ -251,18 +350,19 @@ def _situations(
     for place in range(weight.size):
         if weight[place] > likely:
             weight[kept], duration_s[kept], kept = weight[place], duration_s[place], kept + 1
-    return weight[:kept], duration_s[:kept], has_left
+    none_s = np.zeros((kept, 1))
+    return Situations(weight[:kept], duration_s[:kept], none_s, none_s + 1.0, distribution, has_left)
 
 
 def _tokens_ahead(
-    backlog: Backlog, view: ArrivalView, lengths: CondensedLengths, times_s: FloatArray, has_left: bool
+    backlog: Backlog, view: ArrivalView, lengths: CondensedLengths, found: Situations
 ) -> tuple[FloatArray, FloatArray]:
-    """Tokens ahead of the request at the next step: left over, arrived earlier in this step, batch companions.
+    """Tokens ahead of the request when it is looked at: left over, arrived earlier in its step, batch companions.
 
-    Returns points and masses, both of shape (*times_s.shape, points). Where prompts and chunks have a coarse common
+    Returns points and masses, both of shape (2, S, points). Where prompts and chunks have a coarse common
     measure, the points are its multiples: between them, tokens would take a step too many.
     """
-    ahead = _arrived_and_left(backlog, view, lengths, times_s, has_left)
+    ahead = _arrived_and_left(backlog, view, lengths, found)
     mass = np.broadcast_to(AHEAD_MASS, ahead.shape)
     if backlog.below >= COARSE_CHUNK_CELLS:
         return ahead, np.ascontiguousarray(mass)
@@ -272,15 +372,13 @@ def _tokens_ahead(
     return points, np.concatenate([mass * (1.0 - high_share), mass * high_share], axis=2)
 
 
-def _arrived_and_left(
-    backlog: Backlog, view: ArrivalView, lengths: CondensedLengths, times_s: FloatArray, has_left: bool
-) -> FloatArray:
-    """Tokens that arrived within the times [s] and those left over, in slices AHEAD_EDGES, shape (*times_s.shape, 14).
+def _arrived_and_left(backlog: Backlog, view: ArrivalView, lengths: CondensedLengths, found: Situations) -> FloatArray:
+    """Tokens that came earlier in the step and those left over, in slices AHEAD_EDGES, shape (2, S, 14).
 
-    Of a regular stream whole prompts came within the times, as many as a renewal process brings; what else it lacks
-    against a Poisson stream is missing in the tokens left over.
+    Of a regular stream whole prompts came in it, as many as a renewal process brings; what else it lacks against a
+    Poisson stream is missing in the tokens left over.
     """
-    arrivals, size = backlog.arrivals, backlog.distribution.size
+    arrivals, size, times_s = backlog.arrivals, backlog.distribution.size, np.outer(BEFORE, found.duration_s)
     if view.scv >= 1.0:
         stream = backlog.chain.prompt, arrivals.prompts_per_batch
         arrived = _poisson_arrivals(*stream, arrivals.rate_per_s * times_s.ravel())
@@ -291,8 +389,8 @@ def _arrived_and_left(
         missing = np.maximum(view.missing_prompts + lacking, 0.0) * lengths.mean_prompt / backlog.cell
         prompts = lengths.prompts, lengths.prompt_weights, backlog.cell, size
         arrived = _renewal_arrivals(*prompts, *_binomial(windows, view.scv))
-    situations = times_s.shape[1] if has_left else times_s.size + 1
-    ahead = _with_left_over(arrived, backlog.distribution, backlog.below, missing, situations)
+    situations = times_s.shape[1] if found.leaves else times_s.size + 1
+    ahead = _with_left_over(arrived, found.backlog, backlog.below, missing, situations)
     tokens = np.arange(size, dtype=np.float64) * backlog.cell
     return slice_means_in_rows(tokens[None, :], np.maximum(ahead, 0.0), AHEAD_EDGES).reshape(*times_s.shape, -1)
 
@@ -366,15 +464,7 @@ def _step_table(server: BatchServer, backlog: Backlog, lengths: CondensedLengths
     """
     regime, top = backlog.regime, min(backlog.below * backlog.cell, backlog.regime.chunk)
     grids = np.linspace(1.0, top, TABLE_POINTS), geometric(1.0, regime.chunk, TABLE_POINTS)
-    beside = float(regime.running), float(regime.full_running)
-    running, tokens = _table_steps(*grids, lengths.groups, float(regime.chunk), *beside)
-    return tokens, step_durations_s(server, running, tokens)
-
-
-def _table_steps(
-    even: FloatArray, sparse: FloatArray, groups: FloatArray, chunk: float, running: float, full_running: float
-) -> tuple[FloatArray, FloatArray]:
-    """Sequences and prompt tokens of steps up to the full one: two grids, and the last steps of lone prompts."""
-    last = groups - (np.ceil(groups / chunk) - 1.0) * chunk
-    tokens = np.sort(np.minimum(np.maximum(np.concatenate([even, sparse, last, [chunk]]), 1.0), chunk))
-    return np.where(tokens < chunk, running, full_running), tokens
+    last = lengths.groups - (np.ceil(lengths.groups / regime.chunk) - 1.0) * regime.chunk
+    tokens = np.minimum(np.maximum(np.concatenate([*grids, last, [regime.chunk]]), 1.0), regime.chunk)
+    tokens.sort()
+    return tokens, step_durations_s(server, np.full(tokens.size, regime.running), tokens)

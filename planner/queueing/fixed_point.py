@@ -153,10 +153,12 @@ def _step_noise(offered: OfferedLoad, backlog: Backlog) -> GapNoise:
     in_step = offered.rate_per_s * rest_s
     kept = min(1.0 + excess_at(renewal(min(scv, 1.0)), in_step) / in_step, 1.0)
     ahead_s = backlog.mean_ahead_s(max(kept, 0.0))
-    first_s = np.add.outer(rest_s + ahead_s * EXPONENTIAL_POINTS, offered.own_s)
+    prepares = offered.server.prepares
+    until_s = rest_s + prepares * backlog.mean_step_s + ahead_s * EXPONENTIAL_POINTS
+    first_s = np.add.outer(until_s, offered.own_s)
     weights = np.multiply.outer(EXPONENTIAL_WEIGHTS, lengths.group_weights)
     followers = Followers(offered.rate_per_s, renewal(scv), first_s.ravel(), weights.ravel())
-    return gap_noise(backlog, offered.token_variance_per_s, lengths.mean_prompt, followers)
+    return gap_noise(backlog, lengths.prompt_scv, lengths.mean_prompt, followers, prepares)
 
 
 def _met_prompts(offered: OfferedLoad, backlog: Backlog) -> MetPrompts:
@@ -184,7 +186,7 @@ def _memory_share(distribution: RunningDistribution) -> float:
 def _decoding_backlog(offered: OfferedLoad, running: float, stream: TokenArrivals) -> Backlog:
     """Backlog beside `running` sequences that never run out, at the resolution for mean step times."""
     n = min(running, CLOSEST_TO_CRITICAL * offered.critical, float(offered.scales.counts[-1]))
-    regime = offered.regime(0.0, 0.0, decoding=n) if offered.server.prompts_first else offered.regime(n, n)
+    regime = offered.regime(0.0 if offered.server.prompts_first else n, n)
     return solve_backlog(offered.server, regime, stream, COARSE_CELLS, real_costs=True)
 
 
@@ -196,9 +198,9 @@ def _running_dispersion(offered: OfferedLoad, backlog: Backlog, running: float) 
     elasticity of the step time, because longer steps collect more arrivals). Requests stay K steps, which keeps the
     share E[min(K, K')] / E[K] of it, less what a long memory of the backlog smooths away.
     """
-    e = backlog.elasticity
+    e, by_length = backlog.elasticities
     arriving = index_of_dispersion(running, offered.arrivals.scv)
-    per_step = (1.0 + e) ** 2 * arriving + e**2 * offered.lengths.prompt_scv
+    per_step = (1.0 + e) ** 2 * arriving + by_length**2 * offered.lengths.prompt_scv
     memory = offered.lengths.residual_gaps
     kept = memory / (memory + offered.relaxation_steps(backlog.regime.decoding))
     return 1.0 + (per_step - 1.0) * offered.lengths.overlap * kept

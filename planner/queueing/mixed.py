@@ -62,9 +62,6 @@ SLOW_EDGES = np.linspace(0.0, 1.0, 9)
 """Slices of the number running told apart in a TPOT. A choice of resolution."""
 OFTEN_EMPTY = 1e-3
 """Above this probability that nothing decodes, steps with nothing but prompts count in the mean step."""
-SATURATION_WEIGHT = 0.5
-"""Share of the distance to its saturated value by which the number running moves while a long backlog lasts. Chosen
-because it agrees with simulation."""
 LEAST_PROMPT_LOAD = 1e-9
 """Least share of the time that prompts are taken to need. Guards a division."""
 LEAST_SPREAD, LARGEST_SPREAD = 1e-4, 400.0
@@ -137,7 +134,7 @@ def _prompts_alone(offered: OfferedLoad) -> QueueLatency:
         return unstable_latency(offered.limit, utilisation)
     solved = _solvable_load(offered)
     bursts = burstiness(solved, 0.0, solved.fluid[1])
-    alone = solved.regime(0.0, 0.0, idle=1.0)
+    alone = solved.regime(0.0, idle=1.0)
     backlog = solve_backlog(solved.server, alone, solved.tokens(bursts.in_queue))
     busy = solve_backlog(solved.server, alone, solved.tokens(bursts.in_step), COARSE_CELLS)
     met = [first_token_times(solved.server, backlog, solved.lengths, bursts.view)]
@@ -198,8 +195,7 @@ def _ttft(offered: OfferedLoad, first_s: FloatArray) -> LatencyDistribution:
 def _backlogs_at_batches(offered: OfferedLoad, state: RunningState) -> list[Backlog]:
     """Backlogs at two numbers running, one below and one above the mean, that stand for its distribution.
 
-    While a long backlog lasts, the number running moves: the two are drawn together, and full steps are taken part of
-    the way to the number running of a saturated server.
+    While a long backlog lasts, the number running moves: the two are drawn together.
     """
     distribution, memory = state.distribution, offered.lengths.residual_gaps
     top = CLOSEST_TO_CRITICAL * offered.critical
@@ -207,14 +203,11 @@ def _backlogs_at_batches(offered: OfferedLoad, state: RunningState) -> list[Back
     slow = offered.relaxation_steps(mean)
     spread = min(distribution.std * np.sqrt(memory / (memory + slow)), mean, top - mean)
     stream = offered.tokens(state.burstiness.in_queue)
-    saturation = SATURATION_WEIGHT * slow / (slow + memory)
     nodes = [mean - spread, mean + spread] if spread > NEGLIGIBLE_SPREAD * mean else [mean]
-    return [backlog_at_batch(offered, n, distribution.empty, saturation, stream) for n in nodes]
+    return [backlog_at_batch(offered, n, distribution.empty, stream) for n in nodes]
 
 
-def backlog_at_batch(
-    load: OfferedLoad, batch: float, p_no_decode: float, saturation: float, prompts: TokenArrivals
-) -> Backlog:
+def backlog_at_batch(load: OfferedLoad, batch: float, p_no_decode: float, prompts: TokenArrivals) -> Backlog:
     """Stationary prompt backlog while `batch` sequences decode.
 
     Given that something decodes the batch is n / (1 - p0). An empty server waits for an arrival with odds
@@ -224,18 +217,11 @@ def backlog_at_batch(
         load: the server and what is offered to it.
         batch: mean number of decoding sequences, n.
         p_no_decode: probability p0 that nothing decodes, in [0, 1).
-        saturation: s in [0, 1]; a full step runs n + s (n_sat - n) sequences, n_sat those at the largest stable rate
-            with slots for everyone, or all slots (n alone where full steps would not keep up otherwise).
         prompts: the stream of prompt tokens.
 
     Returns:
         The backlog [tokens] at the starts of steps, at the resolution for latencies.
     """
-    scales = load.scales
-    full_batch = batch + max(min(scales.free.running, scales.most) - batch, 0.0) * saturation
-    chunk = load.chunk(full_batch)
-    if chunk <= load.token_rate_per_s * step_duration_s(load.server, full_batch, chunk):
-        full_batch = batch  # full steps beside more decodes would not keep up
     p_idle, decoding = 0.0, batch
     if p_no_decode > 0.0:
         p_decode = max(1.0 - p_no_decode, SMALLEST_SHARE)
@@ -243,8 +229,8 @@ def backlog_at_batch(
         mean_gap_s = 1.0 / prompts.rate_per_s
         odds = step_duration_s(load.server, decoding, 0.0) / mean_gap_s * p_no_decode / p_decode
         p_idle = odds / (1.0 + odds)
-    beside = (0.0, 0.0) if load.server.prompts_first else (batch, full_batch)
-    return solve_backlog(load.server, load.regime(*beside, decoding, p_idle), prompts, FINE_CELLS)
+    regime = load.regime(0.0 if load.server.prompts_first else batch, decoding, p_idle)
+    return solve_backlog(load.server, regime, prompts, FINE_CELLS)
 
 
 def _slot_work(offered: OfferedLoad) -> SlotWork:

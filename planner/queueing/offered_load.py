@@ -201,18 +201,13 @@ class OfferedLoad:
 
     def tokens(self, dispersion: float) -> TokenArrivals:
         """The token stream with a given index of dispersion of the counts."""
-        distribution = self.lengths
-        return token_arrivals(
-            self.rate_per_s,
-            distribution.prompts,
-            distribution.prompt_weights,
-            distribution.prompt_second_moment,
-            dispersion,
-        )
+        lengths = self.lengths
+        prompts = lengths.prompts, lengths.prompt_weights, lengths.prompt_second_moment
+        return token_arrivals(self.rate_per_s, *prompts, dispersion)
 
-    def regime(self, running: float, full_running: float, decoding: float = 0.0, idle: float = 0.0) -> Regime:
-        """The regime at a number running; `full_running` decode in a full step."""
-        return Regime(running, decoding or running, idle, full_running, self.chunk(full_running))
+    def regime(self, running: float, decoding: float = 0.0, idle: float = 0.0) -> Regime:
+        """The regime at a number running."""
+        return Regime(running, decoding, idle, self.chunk(running))
 
 
 def fluid_running(server: BatchServer, rate_per_s: float, lengths: TokenLengths) -> float:

@@ -70,6 +70,7 @@ class BatchServer:
             the time of a step of each.
         contexts: how steps differ with the contexts of the sequences; None where these are alike.
         stream_s: time in which the tokens of one sequence in a step are sent, beside the steps [s]: it bounds the rate.
+        prepares: whether the step behind the one in progress was prepared before a request comes, and holds others.
     """
 
     step_s: Callable[[FloatArray, FloatArray], FloatArray]
@@ -78,6 +79,7 @@ class BatchServer:
     prompts_first: bool = False
     contexts: ContextSpread | None = None
     stream_s: float = 0.0
+    prepares: bool = False
 
     def sent_per_s(self, steps: float) -> float:
         """Largest rate at which the tokens of requests of so many steps are sent [requests/s]."""

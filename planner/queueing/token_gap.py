@@ -205,6 +205,7 @@ class GapNoise(NamedTuple):
         left: mean prompts left behind at a first token; NaN for steps at random instants.
         followers: what arrives behind a request.
         per_prompt_s: what one prompt more adds to the time of many steps [s].
+        stride: steps after which what came in one is served: 2 where steps are prepared, else 1.
     """
 
     mean_s: float
@@ -214,6 +215,7 @@ class GapNoise(NamedTuple):
     left: float
     followers: Followers
     per_prompt_s: float
+    stride: float = 1.0
 
     def damped(self, share: float) -> GapNoise:
         """The same with its memory and its start reduced to a share: few slots keep the backlog from building up."""
@@ -228,45 +230,54 @@ class GapNoise(NamedTuple):
 
         variance / k * ((1 + r) / (1 - r) - 2 r (1 - r^k) / (k (1 - r)^2)), the exact sum for an AR(1) sequence.
         """
-        r = self.correlation
-        spread = (1.0 + r) / (1.0 - r) - 2.0 * r * (1.0 - r**gaps) / (gaps * (1.0 - r) ** 2)
+        r, k = self.correlation, np.maximum(gaps / self.stride, 1.0)
+        spread = (1.0 + r) / (1.0 - r) - 2.0 * r * (1.0 - r**k) / (k * (1.0 - r) ** 2)
         return np.asarray(self.variance / gaps * spread)
 
     def start_excess_s(self, gaps: FloatArray) -> FloatArray:
         """Time the start adds to the mean of k steps [s]: the backlog left behind, and who follows the request."""
         late = _surplus(self.followers, gaps * self.mean_s) * self.per_prompt_s
-        return np.asarray((self.start_s * (1.0 - self.correlation**gaps) + late) / gaps)
+        return np.asarray((self.start_s * (1.0 - self.correlation ** (gaps / self.stride)) + late) / gaps)
 
 
-def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float, followers: Followers) -> GapNoise:
+def gap_noise(
+    backlog: Backlog, prompt_scv: float, mean_prompt: float, followers: Followers, prepares: bool = False
+) -> GapNoise:
     """Fluctuation of the steps around the mean at a fixed number running.
 
     Over many steps the total time T_K satisfies T_K = K a + f A(T_K): its variance per step is
-    (elasticity / token rate)^2 T * token variance rate, which fixes the correlation.
+    T (e^2 SCV + e_L^2 SCV(L)) / rate, e and e_L the elasticities to the number of prompts and to their lengths. That
+    fixes the correlation.
 
     Args:
         backlog: solved for a server that never idles.
-        token_variance_per_s: long-run variance of the tokens arriving, rate * (Var L + SCV E[L]^2) [tokens^2/s].
+        prompt_scv: SCV(L), of the lengths of prompts.
         mean_prompt: E[L] [tokens].
         followers: what arrives while a request decodes.
+        prepares: of the server.
 
     Returns:
         Mean [s], variance [s^2] and correlation of the steps, and what the start of a decode adds [s].
     """
     variance, mean = backlog.chain.step_variance, backlog.mean_step_s
-    per_token_s = backlog.elasticity / backlog.arrivals.tokens_per_s
-    long_run = per_token_s**2 * mean * token_variance_per_s
+    by_number, by_length = backlog.elasticities
+    long_run = mean / followers.rate_per_s * (by_number**2 * followers.counts.scv + by_length**2 * prompt_scv)
     ratio = max(long_run / variance, 1.0) if variance > 0.0 else 1.0
     rest = backlog.arrivals.tokens_per_s, backlog.mean_rest_s, backlog.regime.chunk
     behind = _backlog_after_a_prompt(backlog.chain, backlog.cell, backlog.duration_s, *rest, mean_prompt, followers)
+    shares = backlog.chain.step_probabilities
+    not_full = 1.0 - float(shares[-1]) / max(1.0 - float(shares[0]), SHORTEST_SHARE)
+    usual = backlog.chain.mean_tokens + prepares * backlog.arrivals.tokens_per_s * mean
+    per_prompt_s = by_number / followers.rate_per_s
     return GapNoise(
         mean_s=mean,
         variance=variance,
         correlation=(ratio - 1.0) / (ratio + 1.0),
-        start_s=(behind - (0.0 if backlog.prompts_first else backlog.chain.mean_tokens)) * per_token_s,
+        start_s=(behind - (0.0 if backlog.prompts_first else usual)) / mean_prompt * per_prompt_s,
         left=behind / mean_prompt,
         followers=followers,
-        per_prompt_s=mean_prompt * per_token_s,
+        per_prompt_s=per_prompt_s,
+        stride=1.0 + prepares * not_full,
     )
 
 

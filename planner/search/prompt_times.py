@@ -226,7 +226,7 @@ def prompt_times(
 def _overhead_s(base: ReplicaConfig, running: FloatArray, decode_s: FloatArray) -> FloatArray:
     """Time the engine adds before a first token, negative where prompts go before decodes [s], shape (N,)."""
     steps = base.costs.lag_steps + (base.schedule.receive_interval_steps - 1) / 2.0
-    late_s = steps * np.minimum(running, 1.0) * decode_s
+    late_s = -steps * np.expm1(-running) * decode_s
     return late_s if base.schedule.mixed_steps else late_s - decode_s
 
 

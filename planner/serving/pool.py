@@ -386,6 +386,7 @@ class PoolModel:
             max_running=self.max_running,
             contexts=self._contexts(step_s),
             stream_s=0.0 if self.pool.role is Role.PREFILL else config.stream_s,
+            prepares=self.pool.role is Role.MIXED and config.costs.lag_steps > 0,
         )
 
     def _contexts(self, step_s: PoolStepTime) -> ContextSpread | None:

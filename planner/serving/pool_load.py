@@ -5,8 +5,8 @@ mean steps hold) and names what the pool runs out of. Approximations made here:
 
 - arrivals at the decode pool have the SCV of the arrivals at the prefill pool;
 - a speculating engine's sequences take ceil((O - 1) / tokens per step) steps;
-- what an engine adds before a request is looked at (`EngineCosts.request_s`, `lag_steps`, a receive interval) is added
-  to the wait, the steps of it where sequences decode.
+- what an engine adds before a request is looked at (`EngineCosts.request_s`, a receive interval, `lag_steps` beyond the
+  one that the queue of a mixed pool has) is added to the wait, the steps of it where sequences decode.
 """
 
 from __future__ import annotations

@@ -220,8 +220,9 @@ def prompts_share(model: PoolModel, lengths: TokenLengths, rate_per_s: float, ru
 def as_served(queue: QueueLatency, model: PoolModel) -> QueueLatency:
     """With what the engine adds before it looks at a request, and TPOT per token instead of per step.
 
-    Steps are waited for only where sequences decode, with chance min(1, mean running). A prefill pool has a step
-    prepared only while requests wait, and those wait for it anyway.
+    Steps are waited for only where sequences decode, with chance min(1, mean running); the queue of a mixed pool has
+    one of them (`BatchServer.prepares`). A prefill pool has a step prepared only while requests wait, and those wait
+    for it anyway.
 
     Args:
         queue: of a replica.
@@ -240,7 +241,7 @@ def as_served(queue: QueueLatency, model: PoolModel) -> QueueLatency:
     )
     busy = 0.0 if pool.role is Role.PREFILL else min(1.0, queue.mean_running)
     interval = config.schedule.receive_interval_steps - 1
-    late_s = (config.costs.lag_steps + interval / 2.0) * busy * queue.mean_step_s
+    late_s = (config.costs.lag_steps - model.server.prepares + interval / 2.0) * busy * queue.mean_step_s
     late_s += 0.0 if pool.role is Role.PREFILL else config.stream_s * (1.0 + queue.mean_running)
     if pool.role is not Role.DECODE:
         late_s += config.costs.request_s

@@ -30,7 +30,8 @@ class StepLoop:
     At a step boundary waiting requests are admitted in order while slots are free. Every running sequence gets one
     token; the rest of the budget goes to admitted prompts in order, split where it ends. A prompt whose last token is
     in the step has its first output token at the end of the step, and one more in each of the next `gaps` steps. An
-    input of 0 tokens brings its prompt served: its first time is when it joins.
+    input of 0 tokens brings its prompt served: its first time is when it joins. A server that prepares steps looks at
+    who comes in a step one step later, or when it has nothing else to do.
     """
 
     def __init__(self, server: BatchServer, arrival_s: FloatArray, inputs: IntArray, gaps: IntArray) -> None:
@@ -39,23 +40,26 @@ class StepLoop:
         self.first_s, self.end_s = [0.0] * inputs.size, [0.0] * inputs.size
         self.remaining = inputs.tolist()
         self.now_s, self.step, self.running, self.admitted, self.head = 0.0, 0, 0, 0, 0
+        self.seen_s = 0.0  # who came by then is looked at
         self.leaving: dict[int, list[int]] = {}
         self.durations_s: dict[tuple[int, int], float] = {}
 
     def run(self) -> tuple[FloatArray, FloatArray]:
         """First-token and end times [s] of every request."""
         while self.head < len(self.inputs) or self.running:
-            self._admit()
+            self._admit(before_s=self.seen_s if self.server.prepares else self.now_s)
             if self.running or self.head < self.admitted:
                 self._serve()
+            elif self.admitted < len(self.inputs) and self.arrival_s[self.admitted] <= self.now_s:
+                self.seen_s = self.now_s
             elif self.admitted < len(self.inputs):
-                self.now_s = max(self.now_s, self.arrival_s[self.admitted])
+                self.now_s = self.seen_s = max(self.now_s, self.arrival_s[self.admitted])
         return np.array(self.first_s), np.array(self.end_s)
 
-    def _admit(self) -> None:
+    def _admit(self, before_s: float) -> None:
         while (
             self.admitted < len(self.inputs)
-            and self.arrival_s[self.admitted] <= self.now_s
+            and self.arrival_s[self.admitted] <= before_s
             and self.running + self.admitted - self.head < self.server.max_running
         ):
             self.admitted += 1
@@ -71,7 +75,7 @@ class StepLoop:
             self.remaining[finished] -= served
             budget -= served
             finished += self.remaining[finished] == 0
-        self.now_s += self._duration_s(self.running, room - budget)
+        self.seen_s, self.now_s = self.now_s, self.now_s + self._duration_s(self.running, room - budget)
         done = self.leaving.pop(self.step, [])
         for request in done:
             self.end_s[request] = self.now_s
@@ -104,11 +108,12 @@ class Scenario:
     lengths: TokenLengths
     max_running: float = 1e5
     kind: str = "mixed"
+    prepares: bool = False
 
     @property
     def server(self) -> BatchServer:
         """The server."""
-        return BatchServer(self.step_s, self.max_batched_tokens, self.max_running)
+        return BatchServer(self.step_s, self.max_batched_tokens, self.max_running, prepares=self.prepares)
 
     @property
     def largest_rate_per_s(self) -> float:

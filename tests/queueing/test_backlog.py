@@ -54,7 +54,7 @@ class TestBacklog:
         server = BatchServer(lambda n, p: 0.01 + 1e-5 * np.maximum(n + p, 50.0), 250, 1e5)
         rate = load * 240 / float(server.step_s(np.array(10.0), np.array(240.0))) / float(sizes @ weights)
         stream = token_arrivals(rate, sizes, weights, float(sizes**2 @ weights), 1.0)
-        solved = solve_backlog(server, Regime(10.0, 10.0, idle, 10.0, 240.0), stream)
+        solved = solve_backlog(server, Regime(10.0, 10.0, idle, 240.0), stream)
         unit = solved.cell
         distribution = np.zeros(int(600 / unit) + 2)
         for size, weight in zip(sizes, weights, strict=True):  # between two cells: share out, keep the mean
@@ -81,7 +81,7 @@ class TestRealCosts:
         """One prompt a step at most: T = tau(0) + rate T (tau(L) - tau(0)), however regular the stream is."""
         server = BatchServer(lambda n, p: 0.01 + 0.05 * (p > 0) + 1e-5 * p + 0.0 * n, 100_000, 1000.0)
         stream = token_arrivals(0.5, np.array([1000.0]), np.ones(1), 1e6, dispersion=0.3)
-        regime = Regime(running=10.0, decoding=10.0, idle=0.0, full_running=10.0, chunk=99_990.0)
+        regime = Regime(running=10.0, decoding=10.0, idle=0.0, chunk=99_990.0)
         exact = 0.01 / (1.0 - 0.5 * (0.05 + 0.01))
         assert solve_backlog(server, regime, stream, real_costs=True).mean_step_s == pytest.approx(exact, rel=0.01)
         assert solve_backlog(server, regime, stream).mean_step_s > 1.05 * exact
@@ -89,6 +89,18 @@ class TestRealCosts:
     def test_poisson_streams_are_as_they_were(self) -> None:
         server = BatchServer(lambda n, p: 0.01 + 0.05 * (p > 0) + 1e-5 * p + 0.0 * n, 4000, 1000.0)
         stream = token_arrivals(4.0, np.array([1000.0]), np.ones(1), 1e6, dispersion=1.0)
-        regime = Regime(running=10.0, decoding=10.0, idle=0.0, full_running=10.0, chunk=3990.0)
+        regime = Regime(running=10.0, decoding=10.0, idle=0.0, chunk=3990.0)
         real, plain = (solve_backlog(server, regime, stream, real_costs=real).mean_step_s for real in (True, False))
         assert real == plain
+
+
+class TestElasticity:
+    """By how much steps lengthen where more comes: held against what they do at a rate 1 % higher."""
+
+    @pytest.mark.parametrize("first_s", [0.0, 0.02], ids=["every token alike", "the first token costs most"])
+    def test_steps_lengthen_as_it_says(self, first_s: float) -> None:
+        server = BatchServer(lambda n, p: 0.005 + first_s * (p > 0) + 1e-5 * p + 0.0 * n, 8000, 1000.0)
+        regime = Regime(running=10.0, decoding=10.0, idle=0.0, chunk=7990.0)
+        streams = [token_arrivals(rate, np.array([500.0]), np.ones(1), 25e4, 1.0) for rate in (10.0, 10.1)]
+        now, more = (solve_backlog(server, regime, stream) for stream in streams)
+        assert now.elasticities[0] == pytest.approx(100.0 * (more.mean_step_s / now.mean_step_s - 1.0), rel=0.02)

@@ -29,7 +29,8 @@ class TestSlices:
         values, weights = generator.exponential(size=(5, 3000)) + 0.01, generator.random((5, 3000))
         edges = tail_edges(12)
         apart = [
-            Sample(values[:, part], weights[:, part], np.zeros((1500, 1))) for part in (slice(1500), slice(1500, 3000))
+            Sample(values[:, part], weights[:, part], np.zeros((1500, 1)), np.ones((1500, 1)))
+            for part in (slice(1500), slice(1500, 3000))
         ]
         sorted_out, binned = slice_means(values, weights, edges), binned_slice_means(apart, edges)
         assert binned @ np.diff(edges) == pytest.approx(sorted_out @ np.diff(edges), rel=1e-12)
@@ -38,12 +39,13 @@ class TestSlices:
     def test_additions_are_values_of_their_own(self) -> None:
         generator = np.random.default_rng(1)
         values, later = generator.exponential(size=(3, 40)) + 0.01, generator.exponential(size=(40, 5))
-        weights, edges = generator.random((3, 40)), tail_edges(12)
+        weights, chances, edges = generator.random((3, 40)), generator.dirichlet(np.ones(5), 40), tail_edges(12)
         every = (values[:, :, None] + later).reshape(3, 200)
-        apart = Sample(every, np.repeat(weights / 5.0, 5, axis=1), np.zeros((200, 1)))
-        together = binned_slice_means([Sample(values, weights, later)], edges)
+        each = (weights[:, :, None] * chances).reshape(3, 200)
+        apart = Sample(every, each, np.zeros((200, 1)), np.ones((200, 1)))
+        together = binned_slice_means([Sample(values, weights, later, chances)], edges)
         assert together == pytest.approx(binned_slice_means([apart], edges), rel=1e-12)
 
     def test_samples_that_are_alike_are_their_means(self) -> None:
-        edges, alike = tail_edges(12), Sample(np.full((2, 5), 3.0), np.ones((2, 5)), np.zeros((5, 1)))
+        edges, alike = tail_edges(12), Sample(np.full((2, 5), 3.0), np.ones((2, 5)), np.zeros((5, 1)), np.ones((5, 1)))
         assert np.array_equal(binned_slice_means([alike], edges), np.full((2, 12), 3.0))

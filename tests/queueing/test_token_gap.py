@@ -7,8 +7,11 @@ import pytest
 from scipy.stats import norm
 
 from planner.core import FloatArray
+from planner.queueing import BatchServer
+from planner.queueing.backlog import Regime, solve_backlog, token_arrivals
 from planner.queueing.distributions import slice_means
-from planner.queueing.token_gap import MetPrompts, _jumps, size_biased_mixture
+from planner.queueing.renewal import renewal
+from planner.queueing.token_gap import Followers, MetPrompts, _jumps, gap_noise, size_biased_mixture
 from planner.workload import tail_edges
 
 
@@ -90,3 +93,20 @@ def test_many_small_prompts_are_normal() -> None:
     got = prompts.shapes(np.array([1000.0]), np.array([np.sqrt(5000.0) * 1e-4]), EDGES)[0]
     normal = -np.diff(norm.pdf(norm.ppf(EDGES))) / MASS
     assert got == pytest.approx(normal / np.sqrt(normal**2 @ MASS), abs=0.15)
+
+
+@pytest.mark.parametrize("prepares", [False, True])
+def test_means_of_steps_vary_as_simulated(prepares: bool) -> None:
+    """A step serves what came in the one before it, or, where steps are prepared, in the one before that."""
+    server = BatchServer(lambda n, p: 0.005 + 0.02 * (p > 0) + 1e-5 * p + 0.0 * n, 80_000, 1000.0)
+    stream, one = token_arrivals(10.0, np.array([500.0]), np.ones(1), 25e4, 1.0), np.ones(1)
+    backlog = solve_backlog(server, Regime(10.0, 10.0, 0.0, 79_990.0), stream)
+    noise = gap_noise(backlog, 0.0, 500.0, Followers(10.0, renewal(1.0), 0.03 * one, one), prepares)
+    rng, waiting, steps_s = np.random.default_rng(0), [0, 0][: 1 + prepares], np.empty(240_000)
+    for step in range(steps_s.size):
+        prompts = waiting.pop(0)
+        steps_s[step] = 0.005 + (0.02 + 0.005 * prompts if prompts else 0.0)
+        waiting.append(rng.poisson(10.0 * steps_s[step]))
+    for gaps in (1, 4, 60):
+        means_s = steps_s.reshape(-1, gaps).mean(axis=1)
+        assert float(noise.mean_variance(np.array([float(gaps)]))[0]) == pytest.approx(means_s.var(), rel=0.04)

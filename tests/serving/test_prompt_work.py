@@ -71,7 +71,7 @@ def test_waits_behind_long_prompts_are_those_simulated() -> None:
     rate = 0.6 * largest_stable_rate_per_s(deployment, Workload.of(1.0, LENGTHS))
     workload = Workload.of(rate, LENGTHS)
     found, judge = evaluate(deployment, workload), simulate(deployment, workload, seed=5, requests=30_000)
-    for level, within in ((0.5, 0.2), (0.9, 0.1), (0.99, 0.2)):
+    for level, within in ((0.5, 0.16), (0.9, 0.15), (0.99, 0.24)):
         assert found.ttft.quantile_s(level) == pytest.approx(judge.ttft.quantile_s(level), rel=within), level
 
 
