@@ -15,8 +15,8 @@ rate at which it holds in the last of the draws that it has to, and the program 
 Each deployment is judged by theory. Slower steps never bring a latency down, so that many draws are known to hold or to
 miss from another that is slower, or faster, in everything. The logarithm of a latency at its percentile is smooth in
 those of the step times: once a spline through some evaluations foretold others, draws that it leaves in no doubt are
-read off it. Ten to twenty evaluations stand for all 400, and five at another rate of the same deployment: of 18 fleets
-of which every draw was evaluated as well none was read off wrongly.
+read off it. Eight to seventeen evaluations stand for all 400, and four at another rate of the same deployment: of five
+fleets of which every draw was evaluated as well none was read off wrongly.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ RATE_TOLERANCE = 0.01
 """To which that factor is found. A choice."""
 NEAR = 1.0
 """Logarithm of a latency over its target up to which evaluations say how latencies go near the targets. A choice."""
-FORETOLD = 5
+FORETOLD = 3
 """Latest evaluations whose errors count, each against a spline through those before. A choice."""
 IN_DOUBT = 3.0
 """Largest of these errors times which a draw this near to the targets is in doubt. A choice."""

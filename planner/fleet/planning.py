@@ -82,7 +82,8 @@ def plan(
         hardware: SKUs, prices and engines; the packaged database when None.
         progress: called with the name of each stage as it starts.
         simulate: verify the fleet by simulation too; otherwise by theory alone, for many plans in a row.
-        alternatives: also find the best fleet of each SKU, mode and other engine.
+        alternatives: also find the best fleet of each SKU, mode and other engine. With neither of the two
+            `Plan.passed_over` is left open.
         corrections: `Plan.corrections` of a plan that was simulated, for one by theory that is compared with it.
         program: called with the integer program at the site of the plan, all rates as they stood in the end.
 
@@ -144,7 +145,7 @@ def _plan(
     known: Corrections,
 ) -> tuple[Plan, FleetSearch]:
     started = time.perf_counter()
-    result = _search_with_spot_reserve(request, hardware, progress, simulate, known)
+    result = _search_with_spot_reserve(request, hardware, progress, simulate, known, simulate or alternatives)
     if simulate:
         result = _with_confidence(result, request, progress)
     if isinstance(result.outcome, NoFleet):
@@ -346,6 +347,7 @@ def _search_with_spot_reserve(
     progress: Progress,
     simulate: bool,
     known: Corrections,
+    says_what_else: bool = False,
 ) -> _SearchResult:
     """The fleet, searched again with more spot headroom as long as too little was bought for what must be up."""
     spot_shares: dict[str, float] = {}
@@ -355,7 +357,7 @@ def _search_with_spot_reserve(
         market = market_of(request, hardware, spot_shares)
         point, services = _cheapest_cascade(request, market, shift_of)
         search = search_fleet(request, market, services, progress, shift_of, known)
-        outcome = find_fleet(search, simulate)
+        outcome = find_fleet(search, simulate, says_what_else)
         if isinstance(outcome, VerifiedFleet):
             supply = market.site_of(outcome.allocation).supply
             shortfalls = spot_shortfalls(outcome.allocation.bought, supply, request.prices)

@@ -100,12 +100,19 @@ class NoFleet:
     left_out: tuple[str, ...] = ()
 
 
-def find_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
-    """The cheapest fleet that holds, with replicas on GPUs of it that are paid for and idle."""
+def find_fleet(search: FleetSearch, simulate: bool, says_what_else: bool = False) -> VerifiedFleet | NoFleet:
+    """The cheapest fleet that holds, with replicas on GPUs of it that are paid for and idle.
+
+    Args:
+        search: whose columns are refined.
+        simulate: verify fleets by simulation too.
+        says_what_else: also look for `VerifiedFleet.passed_over`.
+    """
     found = _least_fleet(search, simulate)
     if isinstance(found, NoFleet):
         return found
-    return _filled(search, replace(found, passed_over=_passed_over(search, found)), simulate)
+    passed_over = _passed_over(search, found) if says_what_else else ""
+    return _filled(search, replace(found, passed_over=passed_over), simulate)
 
 
 def _least_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:

@@ -38,6 +38,13 @@ def alone(request: PlanRequest, hardware: HardwareDb = HARDWARE) -> Plan:
     return plan(request, hardware, simulate=False, alternatives=False)
 
 
+def test_what_was_planned_before_is_the_same_again_and_solves_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = alone(small_request())
+    monkeypatch.delattr("planner.fleet.program.solve")
+    again = alone(small_request())
+    assert (again.allocation, again.cost) == (first.allocation, first.cost) and again.allocation is not None
+
+
 class TestPlan:
     """One plan, looked at from all sides."""
 

@@ -118,8 +118,8 @@ def test_what_was_concluded_from_rates_is_forgotten_once_one_rose(monkeypatch: p
 
 
 @cache
-def planned(*changes: str) -> Plan:
-    return plan(load_scenario("chat-llama-70b", [*ONE_GPU_REPLICAS, *changes]), simulate=False, alternatives=False)
+def planned(*changes: str, also: bool = False) -> Plan:
+    return plan(load_scenario("chat-llama-70b", [*ONE_GPU_REPLICAS, *changes]), simulate=False, alternatives=also)
 
 
 SLOW_ENOUGH = (
@@ -157,7 +157,8 @@ def test_what_is_not_measured_must_be_cheaper_by_more_than_a_tie() -> None:
     near, far = (f"prices.usd_per_gpu_hour={{mi300x: {share * per_gpu}}}" for share in (0.98, 0.75))
     both = (*asked, "search.skus=[b200-sxm, mi300x]")
     assert skus(planned(*both, near, exactly)) != {"b200-sxm"}
-    tie = planned(*both, near, "search.simplicity=0.1")
+    assert not planned(*both, near, "search.simplicity=0.1").passed_over  # not looked for
+    tie = planned(*both, near, "search.simplicity=0.1", also=True)
     assert skus(tie) == {"b200-sxm"}
     assert any("was passed over for one that is measured" in note for note in tie.assumptions)
     cheapest = planned(*both, near, exactly)
@@ -173,7 +174,7 @@ def test_the_most_for_a_budget_is_of_mixed_replicas_for_a_tie(objective: str, us
     """Where a pair does a little more for it."""
     asked = (f"objective={objective}", "workload.rate_per_s=150", f"limits.budget_usd_per_hour={usd_per_hour}")
     both = (*asked, "search.skus=[b200-sxm, h100-sxm]")
-    most, simple = planned(*both, "search.simplicity=0"), planned(*both, "search.simplicity=0.25")
+    most, simple = planned(*both, "search.simplicity=0"), planned(*both, "search.simplicity=0.25", also=True)
     assert most.allocation is not None and simple.allocation is not None
     assert most.allocation.objective is not None and simple.allocation.objective is not None
     assert is_mixed(simple) and not is_mixed(most)
