@@ -16,6 +16,7 @@ import numpy as np
 from planner.core import FloatArray, interpolated_at
 from planner.queueing.backlog import COARSE_CELLS, Backlog, TokenArrivals, solve_backlog
 from planner.queueing.batch_occupancy import RunningDistribution, running_distribution
+from planner.queueing.first_token import own_steps_s
 from planner.queueing.offered_load import Burstiness, OfferedLoad, burstiness
 from planner.queueing.renewal import excess_at, index_of_dispersion, renewal
 from planner.queueing.server import step_duration_s
@@ -162,15 +163,17 @@ def _step_noise(offered: OfferedLoad, backlog: Backlog) -> GapNoise:
 
 
 def _met_prompts(offered: OfferedLoad, backlog: Backlog) -> MetPrompts:
-    """Prompts beside one number running: each adds its share of what all add to the mean step."""
+    """Prompts beside one number running: of what all add to the mean step, each its share of what they add alone."""
     lengths, running, chunk = offered.lengths, backlog.regime.running, backlog.regime.chunk
     alone_s = step_duration_s(offered.server, max(running, 1.0), 0.0)
     steps = np.maximum(lengths.groups / chunk, 1.0)
     mean_s = max(backlog.mean_step_s - alone_s, 0.0) / (offered.rate_per_s * backlog.mean_step_s)
+    own_s = own_steps_s(offered.server, max(running, 1.0), chunk, lengths.groups)
+    own_s = np.maximum(own_s - np.ceil(lengths.groups / chunk) * alone_s, np.finfo(float).tiny)
     return MetPrompts(
         per_step=offered.rate_per_s * backlog.mean_step_s * lengths.group_weights,
         steps=steps,
-        added_s=mean_s * lengths.groups / (lengths.groups @ lengths.group_weights) / steps,
+        added_s=mean_s * own_s / (own_s @ lengths.group_weights) / steps,
         full_s=max(step_duration_s(offered.server, max(running, 1.0), chunk) - alone_s, 0.0),
     )
 

@@ -50,7 +50,7 @@ NORMAL_95 = 1.645
 """95 % quantile of the standard normal distribution: the middle 90 % lie within."""
 TPOT_ERROR, TTFT_ERROR = 0.03, 0.06
 """Error of the theory (standard deviations of logarithms) when step times are right: medians of TPOT and TTFT p50
-over 120 random scenarios against simulation are 1.2 and 2.1 % (tests/studies/traffic_scenarios.csv), in sets with more
+over 120 random scenarios against simulation are 1.1 and 2.1 % (tests/studies/traffic_scenarios.csv), in sets with more
 bursts and loads above 0.7 up to 2.0 and 4.7 %, over 0.6745."""
 ELEMENTWISE = "elementwise"
 """How the fits of element-wise kernels begin."""

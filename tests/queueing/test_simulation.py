@@ -69,6 +69,17 @@ def test_short_answers_meet_the_companions_of_their_burst(lengths: tuple[int, in
     assert np.all(np.abs(error) < (scv / 32.0, 0.3, 0.08, 0.05))
 
 
+@pytest.mark.parametrize("gaps", [6, 40])
+def test_short_and_long_prompts_lengthen_a_step_alike_where_its_first_token_costs_most(gaps: int) -> None:
+    """In proportion to their lengths p95 of TPOT was 23 % too long for short answers, and p50 12 % too short."""
+    lengths = TokenLengths.from_pairs([200, 6000], [gaps + 1, gaps + 1], [0.8, 0.2])
+    scenario = Scenario("first token", lambda n, p: 0.005 + 1e-5 * n + 0.02 * (p > 0) + 1e-6 * p, 8192, lengths)
+    arrivals = ArrivalProcess(rate_per_s=10.0)
+    latency, samples = scenario.predicted(arrivals), scenario.simulated(arrivals, requests=20_000, seed=3)
+    error = predicted_summary(latency, "tpot") / summary(samples["tpot"]) - 1.0
+    assert np.all(np.abs(error) < (0.05, 0.03, 0.08, 0.08)), error
+
+
 @pytest.mark.parametrize(("step_s", "budget", "lengths"), [(LLAMA_70B, 8192, AZURE), (LLAMA_8B, 16_384, CODE)])
 def test_a_step_that_was_prepared_is_waited_for(step_s: StepTime, budget: int, lengths: TokenLengths) -> None:
     """Most hold no prompt, so that the median is shorter than with a mean step more."""
