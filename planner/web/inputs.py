@@ -163,9 +163,8 @@ def model_choice() -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         if services:
             names = [_uploaded_name(session.content()["llm"]), *(_service_name(service) for service in services)]
-            st.segmented_control(
-                "Model shown", range(len(names)), format_func=names.__getitem__, key=session.MODEL, required=True
-            )
+            places, named = range(len(names)), names.__getitem__
+            st.segmented_control("Model shown", places, format_func=named, key=session.MODEL, required=True, wrap=True)
         st.button("Add a model", key="add-model", on_click=_add_model, type="tertiary", icon=":material/add:")
         if place:
             gone = {"services": [*services[: place - 1], *services[place:]]}

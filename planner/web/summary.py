@@ -19,6 +19,7 @@ from planner.charts import fleets
 from planner.core import change, number_of, percent, significant, with_unit
 from planner.fleet import CostBreakdown, Loss, LossOf, Plan, PlanRequest, TargetCheck
 from planner.report import html_page, target_name
+from planner.supply import Granularity
 from planner.web import components, infeasible, results, session
 from planner.web.results import Page
 
@@ -56,7 +57,7 @@ def show_fleet(page: Page, cost: CostBreakdown) -> None:
     st.markdown(components.plain(targets_line(page.plan) + good))
     checks = results.store().get(_overruled_key(page))
     before, known = results.known_theory_plan(page), checks if isinstance(checks, tuple) else ()
-    lines = [swapped_words(before, page.plan, known), _growth_words(page)]
+    lines = [sold_in_blocks(page.plan), swapped_words(before, page.plan, known), _growth_words(page)]
     st.caption(components.plain(" ".join(filter(None, lines))))
     components.chart(_drawn_fleet(page), fleets.fleet_rows(page.plan), "Fleet", "fleet")
 
@@ -398,6 +399,19 @@ def one_seller(plan: Plan) -> str:
         f"All {count} are to be had from {seller}, and stop together in an outage there. Prices are as listed: "
         "whether so many are free is not known here."
     )
+
+
+def sold_in_blocks(plan: Plan) -> str:
+    """Why a fleet may be larger than its traffic asks for: who sells several GPUs at once and no fewer; else empty."""
+    prices = [purchase.price for purchase in plan.bought if purchase.price is not None and any(purchase.gpus)]
+    is_free = plan.request.prices.granularity is not Granularity.INSTANCE
+    if is_free or min((price.block_gpus for price in prices), default=1) == 1:
+        return ""
+    sold = (
+        f"{price.provider} sells {price.sku} at ${price.usd_per_gpu_hour:.2f} only {price.block_gpus} at once"
+        for price in prices
+    )
+    return f"{'; '.join(sold)}."
 
 
 def unsure_words(plan: Plan) -> str:

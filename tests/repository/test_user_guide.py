@@ -29,7 +29,8 @@ IMAGES = DOCS / "images"
 WORDS = " ".join(GUIDE.split())
 
 COMMANDS = [line.strip() for line in re.findall(r"^    (planner .+)$", GUIDE, re.MULTILINE)]
-LINKS = re.findall(r"\((http://localhost:8501/\?[^)]+)\)", GUIDE)
+QUESTIONS = (DOCS / "tutorial" / "three-questions.md").read_text(encoding="utf-8")
+LINKS = re.findall(r"\((http://localhost:8501/\?[^)]+)\)", GUIDE + QUESTIONS)
 QUOTED = [(kind, name, figures) for kind, known in user_guide.known().items() for name, figures in known.items()]
 APP_ONLY = {"tab"}
 """Parameters of a link that are no part of the scenario."""

@@ -64,6 +64,12 @@ TOUR = {"prices.as_of": AS_OF} | dict(
 )
 """The scenario of the tour, from its link."""
 
+QUESTIONS_PAGE = TOUR_PAGE.with_name("three-questions.md")
+QUESTIONS = [
+    {"prices.as_of": AS_OF} | dict(parse_qsl(urlsplit(link).query))
+    for link in re.findall(r"\[Open it\]\(([^)\s]+)\)", QUESTIONS_PAGE.read_text(encoding="utf-8"))
+]
+"""The scenarios of the three questions, from their links."""
 SHORTLIST_GROWTH, PROMPT = "What happens when traffic grows?", "What if a long prompt arrives?"
 LIMITS, BUYING = "What limits this fleet", "Could it be bought cheaper?"
 ANSWER = ("[data-testid=stMain] h4", chart(1))
@@ -111,12 +117,20 @@ def compare_ways(page: webdriver.Chrome) -> None:
     )
 
 
+def scroll_to_year(page: webdriver.Chrome) -> None:
+    """Bring the comparison of a year to the top of the window."""
+    page.execute_script("arguments[0].scrollIntoView()", browser.element(page, heading("Own or API, over a year?")))
+
+
 # --- the pictures -----------------------------------------------------------------------------------------------------
 
 PICTURES = (
     Picture("tour-1440", TOUR, size=(1440, 900)),
     Picture("tour-900", TOUR, size=(900, 900)),
     Picture("tour-390", TOUR, size=(390, 844)),
+    Picture("question-1440", QUESTIONS[0], size=(1440, 900)),
+    Picture("question-900", QUESTIONS[1], size=(900, 900)),
+    Picture("question-390", QUESTIONS[2], "Cost", size=(390, 844), prepare=scroll_to_year),
     Picture("app-1440", CHAT, size=(1440, 900)),
     Picture("app-900", CHAT, size=(900, 900)),
     Picture("app-latency", CHAT, "Latency", size=(1440, 1900)),

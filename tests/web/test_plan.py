@@ -158,7 +158,15 @@ def test_what_is_planned_for_is_no_warning() -> None:
     held = replace(plan, losses=tuple(replace(loss, holds=True) for loss in plan.losses))
     assert "fails (" not in " ".join(concern.text for concern in summary.concerns(held, None))
     owned = replace(plan, bought=tuple(replace(purchase, price=None) for purchase in plan.bought))
-    assert summary.one_seller(owned) == ""
+    assert summary.one_seller(owned) == summary.sold_in_blocks(owned) == ""
+
+
+def test_gpus_sold_in_eights_are_said_to_be() -> None:
+    plan = simulated()
+    price = next(purchase.price for purchase in plan.bought if purchase.price is not None)
+    eights = price.model_copy(update={"gpus_at_once": 8})
+    sold = replace(plan, bought=tuple(replace(purchase, price=eights) for purchase in plan.bought))
+    assert f"{price.provider} sells {price.sku}" in (words := summary.sold_in_blocks(sold)) and "only 8 at" in words
 
 
 def test_what_survives_only_as_estimated_is_said_with_both_latencies_after_graver_things() -> None:
