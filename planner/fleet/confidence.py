@@ -25,6 +25,7 @@ import math
 import zlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import NormalDist
 from types import MappingProxyType
 from typing import NamedTuple
@@ -277,14 +278,20 @@ def counted_draws(
         default=1.0,
     )
     enough = min(max(math.ceil(request.confidence * (DRAWS + 1.0) / starts - 0.5), 1), DRAWS)
-    judges = [
-        _Judge(planned, slos, request.seed, request.measured_steps, factor, {} if surfaces is None else surfaces)
+    shared = {} if surfaces is None else surfaces
+    judged = [
+        partial(_Judge, planned, slos, request.seed, request.measured_steps, factor, shared)
         for planned, factor in zip(deployments, factors or [1.0] * len(deployments), strict=True)
     ]
+    judges = [judge() for judge in judged]
     alone = [judge.holds(None if exact else enough) for judge in judges]
-    jointly = min(int(holds.sum()) for holds in alone) >= enough
-    if jointly and len(judges) > 1:  # to the end, for those that hold together
+    evaluated = 0
+    while evaluated < (known := sum(len(surface.found) for surface in shared.values())) and (
+        exact or min(int(holds.sum()) for holds in alone) >= enough
+    ):  # to the end, until all that was evaluated on the way changes nothing
+        judges, evaluated = [judge() for judge in judged], known
         alone = [judge.holds(None) for judge in judges]
+    jointly = min(int(holds.sum()) for holds in alone) >= enough
     holds = np.logical_and.reduce(alone)
     jeffreys = (float(holds.sum()) + 0.5) / (DRAWS + 1.0)  # no number of draws makes it certain
     share = starts * jeffreys
@@ -329,6 +336,7 @@ class _Judge:
         self.asked = frozenset(slos), frozenset(planned.slices), planned.workload
         self.logs = self._drawn(seed, measured)
         self.scale = np.where(np.ptp(self.logs, axis=0) > 0.0, self.logs.std(axis=0), 1.0)
+        self.places = self._places(self.logs)
         key = (self.surviving.summary, *self.asked[:2], planned.workload.classes)  # of a plan: arrivals follow
         self.surface = surfaces.setdefault(key, _Surface())
 
@@ -349,12 +357,15 @@ class _Judge:
         any more; of the others none counts as holding.
         """
         self._note(*self._verified())
+        for place, excesses in self.surface.found.items():
+            if place[-1] == self.places[0, -1]:
+                self._note_at(np.array(place), bool(excesses.max() <= 0.0))
         faster = np.all(self.logs[:, None] <= self.logs, axis=2)
         while True:
             known, holds, open_draws = self.known.copy(), self.held.copy(), np.flatnonzero(~self.known)
-            read_off = self.surface.worst(self._places(self.logs[open_draws]))
+            read_off = self.surface.worst(self.places[open_draws])
             if read_off is not None:
-                known[open_draws] = np.abs(read_off) > self.surface.doubt(self._places(self.logs[:1])[0, -1])
+                known[open_draws] = np.abs(read_off) > self.surface.doubt(self.places[0, -1])
                 holds[open_draws] = known[open_draws] & (read_off <= 0.0)
             misses = (known & ~holds).sum() if read_off is not None else 0  # only then can the others be ranked
             if known.all() or (enough is not None and (holds.sum() >= enough or misses > DRAWS - enough)):
@@ -422,7 +433,10 @@ class _Judge:
 
     def _note(self, logs: FloatArray, verdict: bool) -> None:
         """Extend a verdict to the open draws that it decides."""
-        alike = (self.logs <= logs).all(axis=1) if verdict else (self.logs >= logs).all(axis=1)
+        self._note_at(self._places(logs[None])[0], verdict)
+
+    def _note_at(self, place: FloatArray, verdict: bool) -> None:
+        alike = (self.places <= place).all(axis=1) if verdict else (self.places >= place).all(axis=1)
         alike &= ~self.known
         self.held[alike] = verdict
         self.known |= alike

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cache
 from statistics import NormalDist
@@ -186,6 +186,17 @@ class TestProbability:
         for asked in (0.6, 0.9):
             stopped, whole = (judgement_of([one], slos, asked, 3, exact=exact) for exact in (False, True))
             assert (whole.confidence.holds >= asked) is not bool(stopped.shortfalls)
+
+    @pytest.mark.parametrize("room", [1.02, 1.1, 1.2])
+    def test_what_is_found_to_hold_holds_when_all_is_counted_again(self, room: float) -> None:
+        """At the very share that it holds with, which an early end may overstate: no plan shows less than was asked."""
+        slos, one = targets_with_room(room), base().deployments[0]
+        for seed in range(4):
+            asked = confidence_of([one], slos, 0.5, seed).holds
+            request = base().request.model_copy(update={"confidence": asked, "seed": seed})
+            known: dict[Hashable, found_by._Surface] = {}
+            found, again = (counted_draws([one], slos, request, exact=exact, surfaces=known) for exact in (False, True))
+            assert found.shortfalls or found.confidence == again.confidence
 
     def test_at_the_rate_that_it_keeps_a_fleet_that_fell_short_holds_as_often_as_was_asked(self) -> None:
         """Not more often either: what is lowered too far is dearer than need be."""
