@@ -63,6 +63,9 @@ EXPERT_DTYPES = {
 """Variant of a calibration -> number format in the tables."""
 COLLECTIVES = ("all_gather", "reduce_scatter")
 COLLECTIVE_GPUS = (2, 4, 8)
+FUSED_ON = ("b200", "b300", "gb200", "gb300")
+"""GPUs on which the kernel that sums and norms takes what TensorRT-LLM's sum does, and its passes over the residual:
+97 and 197 us for 32 and 64 MiB over two B300 (https://github.com/vllm-project/vllm/pull/37756)."""
 """Numbers of GPUs that collectives were measured over."""
 MIN_ROWS = 200
 """Rows below which a kernel is not fitted (collectives, of two dozen sizes, apart)."""
@@ -538,7 +541,10 @@ def _collectives(folder: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Itera
         group = served.group_rows(folder, skus, sku_id, gpus, SKUS)
         if group is None:
             continue
-        yield (f"all_reduce/{gpus}", _by_backend(group, _rows_with(group.rows, op="all_reduce", mode="graph"), 1.0))
+        summed = _by_backend(group, _rows_with(group.rows, op="all_reduce", mode="graph"), 1.0)
+        yield f"all_reduce/{gpus}", summed
+        if sku_id.startswith(FUSED_ON):
+            yield f"normed_reduce/{gpus}", [replace(c, backend=LIBRARY) for c in summed if c.backend == "trtllm"]
         for op in COLLECTIVES:
             at = _rows_with(group.rows, op=op, backend="nccl")
             yield (f"{op}/{gpus}", [replace(c, backend=LIBRARY) for c in _by_backend(group, at, (gpus - 1) / gpus)])

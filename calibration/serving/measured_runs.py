@@ -630,6 +630,7 @@ def _schedule(fields: _Fields, engine: str, concurrency: int, ranks: int) -> Sch
         reserve_outputs=usual.reserves_outputs,
         captured_decodes=_captured_decodes(fields, concurrency),
         captured_prompt_tokens=_captured_prompt_tokens(fields, usual, concurrency),
+        fused_norms=_fuses_norms(fields, usual),
     )
 
 
@@ -668,10 +669,23 @@ def _captured_prompt_tokens(fields: _Fields, engine: EngineProfile, concurrency:
     if pieces and (fields.whole("input_tokens"), fields.whole("output_tokens")) == (1024, 1024):
         users = pieces.group(1)
         return EVERY_STEP_TOKENS if users is None or str(concurrency) in users.split(", ") else 0
-    said = fields.row.get("engine_version") or fields.settings.get("container_image", "")
-    release = re.search(r"\d+\.\d[\w.]*", said)
-    older = engine.graphs and release and not engine.graphs.captures_prompts(release.group())
+    release = _release(fields)
+    older = engine.graphs and release and not engine.graphs.captures_prompts(release)
     return 0 if older or "FULL_DECODE_ONLY" in text else None
+
+
+def _fuses_norms(fields: _Fields, engine: EngineProfile) -> bool | None:
+    """Whether all-reduces took the norm after them: as it says, else as the release does; None: the newest."""
+    if re.search("allreduce.*fusion passes on", fields.settings.get("cuda_graph", "")):
+        return True
+    release = _release(fields)
+    return None if release is None else any(one.is_in(release) for one in engine.fused_norms)
+
+
+def _release(fields: _Fields) -> str | None:
+    said = fields.row.get("engine_version") or fields.settings.get("container_image", "")
+    found = re.search(r"\d+\.\d[\w.]*", said)
+    return found.group() if found else None
 
 
 def _ranks(count: int) -> int:

@@ -41,7 +41,6 @@ from planner.roofline import (
     compute_bound_tokens,
     operator_seconds,
     ridge_point_flops_per_byte,
-    step_operators,
 )
 from planner.serving import Pool, Role, TokenCosts, step_shapes
 
@@ -119,7 +118,7 @@ def _operator_rows(config: ReplicaConfig, step: str, shape: StepShape) -> list[R
     total_s = float(timer.times_s(shape))
     rows: list[Row] = []
     by_family: dict[OperatorFamily, list[Operator]] = {}
-    for operator in _operators(config):
+    for operator in config.operators:
         if float(operator.work(load).flops) > 0.0:
             by_family.setdefault(operator.family, []).append(operator)
     for family, members in by_family.items():
@@ -168,10 +167,6 @@ def timing_source(operator: Operator, gpu: CalibratedGpu) -> str:
     return f"{where} {calibration.fitted_on}, {calibration.stack}, {key}{stands_in}: {error}"
 
 
-def _operators(config: ReplicaConfig) -> tuple[Operator, ...]:
-    return step_operators(config.llm, config.sku, config.precision, config.parallelism, config.skew)
-
-
 def roof_rows(config: ReplicaConfig, lowest: float, highest: float) -> list[Row]:
     """Roofs of a SKU between two intensities [FLOP/byte]: min(bandwidth * intensity, peak).
 
@@ -182,7 +177,7 @@ def roof_rows(config: ReplicaConfig, lowest: float, highest: float) -> list[Row]
     probe = Load.of(StepShape(1.0, 1.0, 1.0, 1.0, 1.0, 1.0), config.parallelism)
     bandwidth = config.sku.hbm_bandwidth_bytes_per_s.value
     rows: list[Row] = []
-    operators = [operator for operator in _operators(config) if float(operator.work(probe).flops) > 0.0]
+    operators = [operator for operator in config.operators if float(operator.work(probe).flops) > 0.0]
     for dtype in sorted({operator.dtype for operator in operators}):
         ridge = ridge_point_flops_per_byte(config.sku, dtype)
         peak = config.sku.peak_flops_per_s[dtype].value

@@ -34,7 +34,7 @@ from planner.charts.marks import (
 from planner.charts.rooflines import FAMILY_WORDS
 from planner.core import FloatArray, Metric, percent, significant
 from planner.engine import BOUNDS, ReplicaConfig, operator_time
-from planner.roofline import Bound, Load, OperatorFamily, StepShape, step_operators
+from planner.roofline import Bound, Load, OperatorFamily, StepShape
 from planner.serving import NORMAL_95, PoolModel, Role, step_shapes, step_spread
 from planner.workload import Slo
 
@@ -125,7 +125,7 @@ def _bounds_by_family(config: ReplicaConfig, shape: StepShape) -> dict[OperatorF
     timer = config.timer
     load = Load.of(shape, config.parallelism, timer.queries)
     seconds: dict[OperatorFamily, FloatArray] = {}
-    for operator in step_operators(config.llm, config.sku, config.precision, config.parallelism, config.skew):
+    for operator in config.operators:
         split = operator_time(operator, load, timer.gpu).bound_s
         seconds[operator.family] = seconds.get(operator.family, np.zeros(len(BOUNDS))) + split.reshape(len(BOUNDS))
     return {family: BOUNDS[int(np.argmax(split))] for family, split in seconds.items()}

@@ -39,6 +39,7 @@ from planner.llm import (
 )
 from planner.roofline import (
     CalibratedGpu,
+    Operator,
     Parallelism,
     StepShape,
     fast_domain_gpus,
@@ -255,6 +256,23 @@ class ReplicaConfig(Frozen):
         return float(graphs.prompt_tokens_on(self.sku.architecture, latent))
 
     @property
+    def fused_bytes(self) -> float:
+        """Largest buffer that an all-reduce sums and takes the norm of in one kernel [bytes]; 0: none does."""
+        asked = self.schedule.fused_norms
+        for one in self.engine.fused_norms:
+            if one.serves(self.sku, self.llm.family, self.llm.hidden_size):
+                fuses = one.is_in(self.engine_version) if asked is None else asked
+                return one.most_bytes.get(self.parallelism.tp, 0.0) if fuses else 0.0
+        return 0.0
+
+    @cached_property
+    def operators(self) -> tuple[Operator, ...]:
+        """All operators of one of its steps, those of drafts left out."""
+        return step_operators(
+            self.llm, self.sku, self.precision, self.parallelism, self.skew, fused_bytes=self.fused_bytes
+        )
+
+    @property
     def drafting(self) -> Drafting | None:
         """Who guesses ahead, and how many guesses are accepted; None without speculation."""
         return drafting_of(self.speculation, self.llm) if self.speculation is not None else None
@@ -275,6 +293,7 @@ class ReplicaConfig(Frozen):
             self.captured_decodes,
             self.captured_prompt_tokens,
             self.engine.overlaps_batches,
+            self.fused_bytes,
         )
 
     @cached_property
@@ -329,8 +348,8 @@ class ReplicaConfig(Frozen):
     def _fit_by_kernel(self) -> dict[str, str | None]:
         """The fit that times each kernel of a step, None where nothing like it was measured."""
         gpu = CalibratedGpu(self.sku, self.calibration)
-        operators = step_operators(self.llm, self.sku, self.precision, self.parallelism, self.skew)
-        return {keys[0]: gpu.first_key(*keys) for keys in (operator.fit_keys for operator in operators) if keys}
+        fit_keys = (operator.fit_keys for operator in self.operators)
+        return {keys[0]: gpu.first_key(*keys) for keys in fit_keys if keys}
 
     @cached_property
     def lenders(self) -> tuple[str, ...]:

@@ -111,6 +111,7 @@ class Schedule(Frozen):
             None: as the engine captures by default.
         captured_prompt_tokens: most tokens of an attention rank in a step with prompts that is replayed as captured
             graphs; None: likewise.
+        fused_norms: all-reduces take the norm that follows, where the engine can; None: as its release does.
     """
 
     mixed_steps: bool = True
@@ -133,6 +134,7 @@ class Schedule(Frozen):
     kv_tiers: tuple[KvTier, ...] = ()
     captured_decodes: int | None = Field(default=None, ge=0)
     captured_prompt_tokens: int | None = Field(default=None, ge=0)
+    fused_norms: bool | None = None
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:

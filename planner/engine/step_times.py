@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -342,6 +343,7 @@ def build_timer(
     captured: float = math.inf,
     captured_tokens: float = 0.0,
     overlaps: bool = False,
+    fused_bytes: float = 0.0,
 ) -> StepTimer:
     """The step times of a model on a split of GPUs; the same object for the same arguments.
 
@@ -361,6 +363,7 @@ def build_timer(
         captured: most sequences of an attention rank in a step of decodes that is replayed as a graph.
         captured_tokens: most tokens of one in a step with prompts that is replayed piece by piece.
         overlaps: True if the engine runs two halves of a step alternately.
+        fused_bytes: largest buffer that an all-reduce sums and takes the norm of in one kernel [bytes].
 
     Returns:
         A function of steps [s].
@@ -370,62 +373,53 @@ def build_timer(
     """
     found = drafting_of(speculation, llm) if speculation is not None else None
     tokens, cost, draft = (found.draft_tokens, found.cost, found.draft) if found else (0, None, None)
-    drafting = (tokens, cost, Keyed(draft, id(draft)))
-    identities = (Keyed(llm, id(llm)), Keyed(sku, id(sku)), precision, parallelism, Keyed(calibration, id(calibration)))
-    return _cached_timer(*identities, costs, *drafting, skew, spare, (captured, captured_tokens), overlaps)
+    records = (Keyed(llm, id(llm)), Keyed(sku, id(sku)), Keyed(calibration, id(calibration)), Keyed(draft, id(draft)))
+    asked = _Asked(*records, precision, parallelism, tokens, cost, skew, spare, fused_bytes)
+    return _cached_timer(asked, costs, captured, captured_tokens, overlaps)
+
+
+class _Asked(NamedTuple):
+    """What decides the kernels of a replica."""
+
+    model: Keyed[LlmSpec]
+    device: Keyed[GpuSku]
+    fits: Keyed[Calibration | None]
+    drafter: Keyed[DraftSpec | None]
+    precision: Precision
+    parallelism: Parallelism
+    draft_tokens: int
+    draft_cost: float | None
+    skew: float
+    spare: SpareLayers
+    fused_bytes: float
 
 
 @lru_cache(maxsize=512)
 def _cached_timer(
-    model: Keyed[LlmSpec],
-    device: Keyed[GpuSku],
-    precision: Precision,
-    parallelism: Parallelism,
-    fits: Keyed[Calibration | None],
-    costs: EngineCosts,
-    draft_tokens: int,
-    draft_cost: float | None,
-    drafter: Keyed[DraftSpec | None],
-    skew: float,
-    spare: SpareLayers,
-    graphs: tuple[float, float],
-    overlaps: bool,
+    asked: _Asked, costs: EngineCosts, captured: float, captured_tokens: float, overlaps: bool
 ) -> StepTimer:
-    drafting = (draft_tokens, draft_cost, drafter)
-    kernels = _kernels(model, device, precision, parallelism, fits, *drafting, skew, spare)
-    captured, tokens = graphs
-    costed = [timer.with_costs(costs) for timer in kernels]
-    return _slowest([replace(one, captured=captured, captured_tokens=tokens, overlaps=overlaps) for one in costed])
+    with_graphs = partial(replace, captured=captured, captured_tokens=captured_tokens, overlaps=overlaps)
+    return _slowest([with_graphs(timer.with_costs(costs)) for timer in _kernels(asked)])
 
 
 @lru_cache(maxsize=512)
-def _kernels(
-    model: Keyed[LlmSpec],
-    device: Keyed[GpuSku],
-    precision: Precision,
-    parallelism: Parallelism,
-    fits: Keyed[Calibration | None],
-    draft_tokens: int,
-    draft_cost: float | None,
-    drafter: Keyed[DraftSpec | None],
-    skew: float,
-    spare: SpareLayers,
-) -> tuple[StepTimer, ...]:
+def _kernels(asked: _Asked) -> tuple[StepTimer, ...]:
     """Timers of the different pipeline stages without an engine's costs."""
-    llm, sku = model.value, device.value
-    gpu, rounds = CalibratedGpu(sku, fits.value), parallelism.pp
-    drafting = draft_operators(drafter.value, sku, precision, parallelism, skew) if drafter.value else None
+    llm, sku, drafter = asked.model.value, asked.device.value, asked.drafter.value
+    split, precision, skew, fused = asked.parallelism, asked.precision, asked.skew, asked.fused_bytes
+    gpu, rounds, draft_cost = CalibratedGpu(sku, asked.fits.value), split.pp, asked.draft_cost
+    drafting = draft_operators(drafter, sku, precision, split, skew, fused) if drafter is not None else None
     timers = []
-    for stage in dict.fromkeys(pipeline_stages(llm, parallelism.pp, spare)):
-        operators = _repeated(step_operators(llm, sku, precision, parallelism, skew, stage), rounds)
+    for stage in dict.fromkeys(pipeline_stages(llm, rounds, asked.spare)):
+        operators = _repeated(step_operators(llm, sku, precision, split, skew, stage, fused), rounds)
         first = _repeated(drafting.first, rounds) if drafting and stage.last else []
-        timer = _kernel_timer([*operators, *first], gpu, parallelism, 1.0 + draft_tokens)
+        timer = _kernel_timer([*operators, *first], gpu, split, 1.0 + asked.draft_tokens)
         if draft_cost is not None:
-            plain = _kernel_timer(operators, gpu, parallelism) if draft_cost else None
-            timer = replace(timer, draft=plain, draft_steps=draft_tokens * draft_cost)
+            plain = _kernel_timer(operators, gpu, split) if draft_cost else None
+            timer = replace(timer, draft=plain, draft_steps=asked.draft_tokens * draft_cost)
         elif drafting and stage.last:
-            later = _repeated(drafting.layers, rounds * (draft_tokens - 1)) if draft_tokens > 1 else []
-            draft = _kernel_timer([*later, *_repeated(drafting.head, rounds * draft_tokens)], gpu, parallelism)
+            later = _repeated(drafting.layers, rounds * (asked.draft_tokens - 1)) if asked.draft_tokens > 1 else []
+            draft = _kernel_timer([*later, *_repeated(drafting.head, rounds * asked.draft_tokens)], gpu, split)
             timer = replace(timer, draft=draft, draft_steps=1.0)
         timers.append(timer)
     return tuple(timers)

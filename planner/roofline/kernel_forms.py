@@ -685,6 +685,7 @@ FORMS: dict[str, type[Form]] = {
     "compressed_decode": CompressedForm,
     "experts": ExpertsForm,
     "all_reduce": CollectiveForm,
+    "normed_reduce": CollectiveForm,
     "all_gather": CollectiveForm,
     "reduce_scatter": CollectiveForm,
     "all_to_all": CollectiveForm,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -529,7 +530,10 @@ class Collective(Operator):
 
         Where an all-reduce was measured over fewer GPUs only, the buffer counts as much more as a ring over more sends.
         """
-        key = gpu.first_key(*self.fit_keys)
+        return self._moved_s(load, gpu, self.fit_keys)
+
+    def _moved_s(self, load: Load, gpu: CalibratedGpu, keys: Sequence[str]) -> Number | None:
+        key = gpu.first_key(*keys)
         form = None if key is None else gpu.form(CollectiveForm, key)
         if key is None or form is None:
             return None
@@ -537,6 +541,51 @@ class Collective(Operator):
         if self.operation == "all_reduce":
             share = max(1.0, self.ideal_share / all_reduce_link_bytes(1.0, int(key.rpartition("/")[2])))
         return collective_s(self._payload(load) * share, self.link_bytes_per_s, form)
+
+
+@dataclass(frozen=True)
+class NormedReduce(Collective):
+    """An all-reduce whose kernel adds the residual and takes the norm that follows; larger buffers do so apart.
+
+    Source: ``allReduceFusionKernels.cu`` of TensorRT-LLM, which FlashInfer carries to vLLM and SGLang.
+
+    Attributes:
+        moved: values that a norm of its own reads and writes per token.
+        most_bytes: largest buffer [bytes].
+    """
+
+    moved: float
+    most_bytes: float
+
+    @property
+    def fit_keys(self) -> tuple[str, ...]:
+        """That kernel's, else the all-reduce's."""
+        apart = super().fit_keys
+        return (*(key.replace("all_reduce", "normed_reduce") for key in apart), *apart)
+
+    @property
+    def launches(self) -> float:
+        """Two: steps that are launched kernel by kernel have long prompts, whose buffers are larger."""
+        return 2.0 * self.count
+
+    def work(self, load: Load) -> OperatorWork:
+        """Of the sum, and the passes of the norm."""
+        summed = super().work(load)
+        return OperatorWork(0.0, summed.hbm_bytes + self._residual_bytes(load), summed.link_bytes)
+
+    def _residual_bytes(self, load: Load) -> Number:
+        """Of the residual, read and written: the norm's other passes are those of the sum."""
+        return load.tokens * (self.moved - 2.0 * self.values) * ACTIVATION_BYTES
+
+    def kernel_s(self, load: Load, gpu: CalibratedGpu) -> Number | None:
+        """`collective_s` and the passes over the residual; of larger buffers also a kernel for the norm."""
+        fused_s, apart_s = (self._moved_s(load, gpu, keys) for keys in (self.fit_keys, super().fit_keys))
+        passes, peaks = gpu.form(ElementwiseForm, "elementwise/bf16"), gpu.peaks(self.dtype)
+        if fused_s is None or apart_s is None or passes is None:
+            return None
+        fused_s = fused_s + self._residual_bytes(load) / peaks.bytes_per_s / passes.memory_efficiency
+        apart_s = apart_s + elementwise_s(load.tokens * self.moved * ACTIVATION_BYTES, passes, peaks)
+        return np.where(self._payload(load) <= self.most_bytes, fused_s, apart_s)
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ from planner.roofline.operators import (
     Experts,
     MatrixProduct,
     NetworkCollective,
+    NormedReduce,
     Operator,
 )
 from planner.roofline.recurrent import Recurrence, RecurrentHeads
@@ -69,6 +70,7 @@ def step_operators(
     parallelism: Parallelism,
     skew: float = 0.0,
     stage: PipelineStage | None = None,
+    fused_bytes: float = 0.0,
 ) -> tuple[Operator, ...]:
     """All operators of one step on one GPU.
 
@@ -79,6 +81,7 @@ def step_operators(
         parallelism: how the replica is split.
         skew: exponent of the experts' popularity, 0 = all alike.
         stage: of the pipeline, for one of its micro-batches; None: of all stages, one after the other.
+        fused_bytes: largest buffer that an all-reduce sums and takes the norm of in one kernel [bytes].
 
     Returns:
         Operators in the order of the model: embedding, every group of layers, head, transfers between stages.
@@ -89,7 +92,7 @@ def step_operators(
     """
     require_tp_in_one_domain(sku, parallelism)
     require_split(llm, parallelism, precision)
-    builder = _Builder(llm, sku, precision, parallelism, skew)
+    builder = _Builder(llm, sku, precision, parallelism, skew, fused_bytes)
     operators = builder.embedding() if stage is None or stage.first else []
     for group in llm.layers if stage is None else stage.layers:
         operators += builder.layer(group)
@@ -114,7 +117,12 @@ class DraftOperators:
 
 
 def draft_operators(
-    draft: DraftSpec, sku: GpuSku, precision: Precision, parallelism: Parallelism, skew: float = 0.0
+    draft: DraftSpec,
+    sku: GpuSku,
+    precision: Precision,
+    parallelism: Parallelism,
+    skew: float = 0.0,
+    fused_bytes: float = 0.0,
 ) -> DraftOperators:
     """Operators of a draft: a pass over the tokens of the model's step, and one for each further guess.
 
@@ -127,6 +135,7 @@ def draft_operators(
         precision: number formats of the model it guesses for.
         parallelism: how the replica is split; a draft has a stage to itself.
         skew: exponent of the experts' popularity, 0 = all alike.
+        fused_bytes: as in `step_operators`.
 
     Returns:
         Operators of one GPU.
@@ -136,7 +145,7 @@ def draft_operators(
     """
     llm = draft.llm
     require_split(llm, parallelism, precision)
-    builder = _Builder(llm, sku, draft_precision(draft, precision), parallelism, skew)
+    builder = _Builder(llm, sku, draft_precision(draft, precision), parallelism, skew, fused_bytes)
     if draft.wide:
         builder.attention_inputs = 2.0 * llm.hidden_size
     fused: list[Operator] = []
@@ -152,8 +161,17 @@ def draft_operators(
 class _Builder:
     """Sizes of one GPU's share, per kind of layer."""
 
-    def __init__(self, llm: LlmSpec, sku: GpuSku, precision: Precision, parallelism: Parallelism, skew: float) -> None:
+    def __init__(
+        self,
+        llm: LlmSpec,
+        sku: GpuSku,
+        precision: Precision,
+        parallelism: Parallelism,
+        skew: float,
+        fused_bytes: float,
+    ) -> None:
         self.llm, self.sku, self.precision, self.parallelism, self.skew = llm, sku, precision, parallelism, skew
+        self.fused_bytes = fused_bytes
         self.tp = parallelism.tp
         self.half = half_precision(sku)
         self.hidden = float(llm.hidden_size)
@@ -200,19 +218,20 @@ class _Builder:
         """All operators of `group.count` layers."""
         norms, count, streams = float(layer_norms(self.llm, group)), float(group.count), self.llm.residual_streams
         moved = 4.0 if streams == 1 else 2.0  # sums with the residual are a part of the mix of several
-        operators: list[Operator] = [self.elementwise(OperatorFamily.NORM, count, norms * moved * self.hidden, norms)]
+        operators: list[Operator] = []
         if streams > 1:
             operators += [self.stream_mix(count, norms, kernel) for kernel in ("mhc_pre", "mhc_post")]
         if mixes := residual_mixes(self.llm, group):
             operators.append(self.residual_mix(float(group.count), float(mixes), kept_residuals(self.llm)[0]))
         if group.attention is not None:
             operators += self.attention(group.attention, float(group.count))
-            operators += self.all_reduce(group.count)
+            operators += self.block_sum(group.count)
         if group.feed_forward is not None:
             operators += self.feed_forward(group.feed_forward, group.count)
         if self.llm.layer_embedding is not None:
             operators += self.layer_embedding(self.llm.layer_embedding.size, float(group.count))
-        return operators
+        apart = norms - sum(isinstance(one, NormedReduce) for one in operators)
+        return [self.elementwise(OperatorFamily.NORM, count, apart * moved * self.hidden, apart), *operators]
 
     def layer_embedding(self, size: float, count: float) -> list[Operator]:
         """The gate of a layer's own row of an embedding, its projection up, the norm of that and its addition."""
@@ -496,7 +515,7 @@ class _Builder:
         products: list[Operator] = [self.matrix(family, part, float(layers), self.hidden, width)]
         if not block.single:
             products = self.two_products(family, part, float(layers), width, block.gated)
-        return [*products, *self.all_reduce(layers)]
+        return [*products, *self.block_sum(layers)]
 
     def two_products(
         self, family: OperatorFamily, part: Part, count: float, width: float, gated: bool
@@ -551,7 +570,7 @@ class _Builder:
         if moe.latent_norm:
             operators.append(self.elementwise(OperatorFamily.NORM, count, 2.0 * moe.latent, 1.0))
             operators += self.all_reduce(layers, float(moe.latent)) if split.dp == 1 else []
-        return operators + (self.exchange(count, moe) if split.dp > 1 else self.all_reduce(layers))
+        return operators + (self.exchange(count, moe) if split.dp > 1 else self.block_sum(layers))
 
     def beside(self, layers: int) -> list[Operator]:
         """Operators that join a dense block to the experts beside it.
@@ -577,6 +596,13 @@ class _Builder:
             ExpertExchange(family, self.half, count, Driver.TOKENS, combine, values, visits, *places, *routed)
             for combine in (False, True)
         ]
+
+    def block_sum(self, layers: int) -> list[Operator]:
+        """The sum over tensor-parallel shards after a block, and the norm that follows where one kernel does both."""
+        sums = self.all_reduce(layers)
+        if not self.fused_bytes or self.llm.residual_streams > 1 or self.tp > fast_domain_gpus(self.sku):
+            return sums
+        return [NormedReduce(**vars(one), moved=4.0 * self.hidden, most_bytes=self.fused_bytes) for one in sums]
 
     def all_reduce(self, layers: int, values: float | None = None) -> list[Operator]:
         """The sum over tensor-parallel shards after a block, of the hidden channels unless other `values` are given."""

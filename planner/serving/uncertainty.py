@@ -43,7 +43,7 @@ from pydantic import Field
 from planner.core import FloatArray, Frozen, Metric, preset_rows
 from planner.engine import LAYER_KIND_KERNELS, ReplicaConfig, StepTimer, StepTimeShift, encoder_spread
 from planner.llm import LlmSpec, attentions
-from planner.roofline import CalibratedGpu, MatrixProduct, Operator, OperatorFamily, StepShape, step_operators
+from planner.roofline import CalibratedGpu, MatrixProduct, Operator, OperatorFamily, StepShape
 from planner.serving.types import Deployment, Role
 
 NORMAL_95 = 1.645
@@ -721,9 +721,8 @@ def _parts_of_families(replica: ReplicaConfig) -> dict[OperatorFamily, tuple[_Pa
     if known is not None:
         return known
     gpu = CalibratedGpu(replica.sku, replica.calibration)
-    operators = step_operators(replica.llm, replica.sku, replica.precision, replica.parallelism, replica.skew)
     sizes: dict[OperatorFamily, dict[tuple[Operator, str], float]] = {}
-    for operator in operators:
+    for operator in replica.operators:
         key = gpu.first_key(*operator.fit_keys)
         if key is not None:
             size = operator.count * (operator.n * operator.k if isinstance(operator, MatrixProduct) else 1.0)

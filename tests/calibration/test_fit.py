@@ -239,7 +239,7 @@ CLASSES = {
     "chosen blocks": ("block_",),
     "compressed keys": ("compressed_",),
     "experts": ("experts",),
-    "collectives": ("all_", "reduce_scatter"),
+    "collectives": ("all_", "normed_", "reduce_scatter"),
     "expert exchange": ("expert_",),
     "element-wise": ("elementwise",),
 }

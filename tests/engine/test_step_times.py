@@ -497,6 +497,28 @@ class TestCapturedGraphs:
         found = rebuilt(replica("llama-3.1-8b"), **changes)
         assert found.captured_decodes == captured
 
+    @pytest.mark.parametrize(
+        ("engine", "version", "model", "sku", "tp", "mib"),
+        [
+            ("vllm", None, "llama-3.1-70b", "b200-sxm", 4, 32.0),
+            ("vllm", "0.16.0", "llama-3.1-70b", "b200-sxm", 4, 0.0),  # not yet by default
+            ("vllm", None, "llama-3.1-70b", "h200-sxm", 4, 0.0),  # as fast apart
+            ("vllm", None, "llama-3.1-70b", "b200-sxm", 1, 0.0),
+            ("tensorrt-llm", None, "deepseek-v3", "h200-sxm", 8, 8e6 / 2**20),
+            ("tensorrt-llm", None, "qwen3-32b", "h100-sxm", 4, 0.0),
+            ("tensorrt-llm", None, "llama-3.1-8b", "h100-sxm", 2, 0.0),  # 4,096 channels
+            ("sglang", None, "llama-3.1-70b", "b200-sxm", 4, 0.0),
+        ],
+    )
+    def test_norms_are_fused_as_the_engines_do(
+        self, engine: str, version: str | None, model: str, sku: str, tp: int, mib: float
+    ) -> None:
+        changes = {"engine": HARDWARE.engines[engine], "sku": HARDWARE.skus[sku], "engine_version": version}
+        found = rebuilt(replica(model, parallelism=Parallelism(tp=tp)), **changes)
+        assert found.fused_bytes == mib * 2**20
+        never = rebuilt(found, own_schedule=found.schedule.model_copy(update={"fused_norms": False}))
+        assert never.fused_bytes == 0.0
+
     def test_drafts_count_where_tokens_are_counted_and_a_schedule_goes_first(self) -> None:
         assert replica("deepseek-v3", parallelism=Parallelism(tp=8), speculation=DRAFTS).captured_decodes == 512 // 3
         asked = Schedule(captured_decodes=40)

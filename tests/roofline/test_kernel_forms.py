@@ -360,6 +360,7 @@ SWEEPS = {
     "compressed_decode": sweep_compressed,
     "elementwise": sweep_elementwise,
     "all_reduce": sweep_collective,
+    "normed_reduce": sweep_collective,
     "all_gather": sweep_collective,
     "reduce_scatter": sweep_collective,
     "all_to_all": sweep_collective,

@@ -142,7 +142,7 @@ def test_spreads_are_those_of_servers(key: SpreadKey, spread: GroupSpread) -> No
     """No mean is a factor of three off, and no request comes out seconds late where nobody waits."""
     assert 0.0 <= spread.steps < math.log(3.0)
     assert 0.0 <= spread.prompts < math.log(3.0)
-    assert 0.0 <= spread.late_s <= 0.5
+    assert 0.0 <= spread.late_s < 1.0
     assert len(key.wider()) >= 1 and key.wider()[-1] == SpreadKey(key.llms)
 
 
