@@ -21,7 +21,7 @@ def by_theory(asked: PlanRequest) -> Plan:
     return planner.plan(asked, simulate=False, alternatives=False)
 
 
-@pytest.mark.parametrize(("users", "think_time_s"), [(60, 0.0), (400, 20.0)])
+@pytest.mark.parametrize(("users", "think_time_s"), [(70, 0.0), (400, 20.0)])
 def test_the_fleet_planned_for_a_population_answers_it_at_the_planned_rate(users: int, think_time_s: float) -> None:
     """The law ties rate, users and latency of the plan; the simulation knows users only, and comes to the same rate."""
     asked = request(f"concurrency: {users}, think_time_s: {think_time_s}", "confidence=0.5")

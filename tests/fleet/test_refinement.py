@@ -169,10 +169,13 @@ def test_what_is_not_measured_must_be_cheaper_by_more_than_a_tie() -> None:
     assert "mi300x" in skus(planned(*both, far, "search.simplicity=0.1"))
 
 
-@pytest.mark.parametrize(("objective", "usd_per_hour"), [("max_rate", 27), ("max_rate_per_cost", 40)])
-def test_the_most_for_a_budget_is_of_mixed_replicas_for_a_tie(objective: str, usd_per_hour: int) -> None:
+@pytest.mark.parametrize(
+    ("objective", "usd_per_hour", "tpot_s"), [("max_rate", 27, 0.05), ("max_rate_per_cost", 40, 0.04)]
+)
+def test_the_most_for_a_budget_is_of_mixed_replicas_for_a_tie(objective: str, usd_per_hour: int, tpot_s: float) -> None:
     """Where a pair does a little more for it."""
-    asked = (f"objective={objective}", "workload.rate_per_s=150", f"limits.budget_usd_per_hour={usd_per_hour}")
+    budget = f"limits.budget_usd_per_hour={usd_per_hour}"
+    asked = (f"objective={objective}", "workload.rate_per_s=150", budget, f"slo.1.threshold_s={tpot_s}")
     both = (*asked, "search.skus=[b200-sxm, h100-sxm]")
     most, simple = planned(*both, "search.simplicity=0"), planned(*both, "search.simplicity=0.25", also=True)
     assert most.allocation is not None and simple.allocation is not None

@@ -92,7 +92,7 @@ PICKS: Mapping[str, Mapping[str, str]] = {
         "mi300x, at least [USD/h]": _at_least("mi300x"),
         "disaggregated, at least [USD/h]": _at_least("disaggregated"),
     },
-    f"{CHAT} --set confidence=0.5": {**PLAN, **TTFT, **TPOT},
+    f"{CHAT} --set confidence=0.5 --set search.skus=[b200-sxm] --set search.modes=[mixed]": {**PLAN, **TTFT, **TPOT},
     f"{CHAT} --set slo.0.threshold_s=0.5": {**PLAN, **TTFT, **HOLDS},
     f"{MIXED_B200} --replicas 10": SIMULATED,
     f"{MIXED_B200} --replicas 11": SIMULATED,
