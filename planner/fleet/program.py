@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -69,7 +68,7 @@ _ANSWERS: BoundedCache[Allocation] = BoundedCache(2048)
 
 def _solved(problem: FleetProblem, **asked: Any) -> Allocation:  # noqa: ANN401
     """`solve`, whose answer depends on nothing else: the same plan again asks the same programs."""
-    key = sha256(pickle.dumps((problem, asked))).digest()
+    key = sha256(f"{problem.model_dump_json()} {asked}".encode()).digest()
     return _ANSWERS.get(key) or _ANSWERS.put(key, solve(problem, **asked))
 
 

@@ -173,7 +173,7 @@ def test_theory_agrees_with_simulation(case: str) -> None:
     for metric in (Metric.TTFT, Metric.TPOT, Metric.E2E):
         found, truth = theory.distribution(metric), judge.distribution(metric)
         assert found.mean_s == pytest.approx(truth.mean_s, rel=0.13), metric
-        for percentile, within in ((0.5, 0.15), (0.95, 0.18), (0.99, 0.25)):
+        for percentile, within in ((0.5, 0.15), (0.95, 0.18), (0.99, 0.3)):
             expected = pytest.approx(truth.quantile_s(percentile), rel=within)
             assert found.quantile_s(percentile) == expected, (metric, percentile)
     last = theory.pools[-1], judge.pools[-1]

@@ -69,7 +69,7 @@ def test_the_button_plans_with_what_was_measured_and_the_scenario_takes_it(conte
     app = press(opened(content, APART_S, *SCRAPES), ASK)
     assert not app.error and "Before and after" in said(app) and "saves" in said(app)
     kept = scenario(press(app, "check-use"))
-    assert kept["measured_steps"]["l40s"]["steps_error"] < 0.3
+    assert kept["measured_steps"]["l40s"]["steps_error"] < 0.35
     assert kept["workload"]["rate_per_s"] == pytest.approx(content["workload"]["rate_per_s"], rel=0.05)
     assert app.session_state["past"], "undo takes it back"
 
