@@ -63,10 +63,10 @@ EXPERT_DTYPES = {
 """Variant of a calibration -> number format in the tables."""
 COLLECTIVES = ("all_gather", "reduce_scatter")
 COLLECTIVE_GPUS = (2, 4, 8)
+"""Numbers of GPUs that collectives were measured over."""
 FUSED_ON = ("b200", "b300", "gb200", "gb300")
 """GPUs on which the kernel that sums and norms takes what TensorRT-LLM's sum does, and its passes over the residual:
 97 and 197 us for 32 and 64 MiB over two B300 (https://github.com/vllm-project/vllm/pull/37756)."""
-"""Numbers of GPUs that collectives were measured over."""
 MIN_ROWS = 200
 """Rows below which a kernel is not fitted (collectives, of two dozen sizes, apart)."""
 MOST_TIMES_WORSE = 2.0

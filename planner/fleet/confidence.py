@@ -279,17 +279,17 @@ def counted_draws(
     )
     enough = min(max(math.ceil(request.confidence * (DRAWS + 1.0) / starts - 0.5), 1), DRAWS)
     shared = {} if surfaces is None else surfaces
-    each = [
+    makes = [
         partial(_Judge, planned, slos, request.seed, request.measured_steps, factor, shared)
         for planned, factor in zip(deployments, factors or [1.0] * len(deployments), strict=True)
     ]
-    judges = [make() for make in each]
+    judges = [make() for make in makes]
     alone = [judge.holds(None if exact else enough) for judge in judges]
     evaluated = 0
     while evaluated < (known := sum(len(surface.found) for surface in shared.values())) and (
         exact or min(int(holds.sum()) for holds in alone) >= enough
     ):  # to the end, until all that was evaluated on the way changes nothing
-        judges, evaluated = [make() for make in each], known
+        judges, evaluated = [make() for make in makes], known
         alone = [judge.holds(None) for judge in judges]
     jointly = min(int(holds.sum()) for holds in alone) >= enough
     holds = np.logical_and.reduce(alone)
