@@ -53,13 +53,9 @@ def _pattern(fields: ConfigFields) -> str:
     return pattern
 
 
-def nemotron_attentions(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
-    """State space, attention or neither in each layer of Nemotron-H."""
-    return _nemotron_attentions(fields, traits, _pattern(fields))
-
-
-def _nemotron_attentions(fields: ConfigFields, traits: AttentionTraits, pattern: str) -> Attentions:
-    """As `nemotron_attentions`, of the layers of a pattern."""
+def nemotron_attentions(fields: ConfigFields, traits: AttentionTraits, pattern: str = "") -> Attentions:
+    """State space, attention or neither in each layer of Nemotron-H, or of a `pattern` of letters."""
+    pattern = pattern or _pattern(fields)
     kinds: dict[str, Attention] = {}
     if "M" in pattern:
         _refuse_unusual_state_space(fields)
@@ -77,13 +73,9 @@ def _nemotron_attentions(fields: ConfigFields, traits: AttentionTraits, pattern:
     return [kinds.get(letter) for letter in pattern]
 
 
-def nemotron_feed_forwards(fields: ConfigFields) -> FeedForwards:
-    """Dense feed-forward, experts or neither in each layer of Nemotron-H; never gated (squared ReLU)."""
-    return _nemotron_feed_forwards(fields, _pattern(fields))
-
-
-def _nemotron_feed_forwards(fields: ConfigFields, pattern: str) -> FeedForwards:
-    """As `nemotron_feed_forwards`, of the layers of a pattern."""
+def nemotron_feed_forwards(fields: ConfigFields, pattern: str = "") -> FeedForwards:
+    """Dense feed-forward, experts or neither in each layer, likewise; never gated (squared ReLU)."""
+    pattern = pattern or _pattern(fields)
     kinds: dict[str, FeedForward] = {}
     if "-" in pattern:
         bias = fields.flag("mlp_bias", default=False)
@@ -105,8 +97,8 @@ def nemotron_prediction(
     pattern = _block_letters(fields, "mtp_hybrid_override_pattern", "mtp_layers_block_type")
     if not pattern:
         return None
-    attention = [kind for kind in _nemotron_attentions(fields, traits, pattern) if kind is not None]
-    feed_forward = [kind for kind in _nemotron_feed_forwards(fields, pattern) if kind is not None]
+    attention = [kind for kind in nemotron_attentions(fields, traits, pattern) if kind is not None]
+    feed_forward = [kind for kind in nemotron_feed_forwards(fields, pattern) if kind is not None]
     if len(attention) > 1 or len(feed_forward) > 1 or (len(pattern) == 2 and pattern[0] in "-E"):
         bound = "a module other than attention and a feed-forward block is not modelled"
         raise fields.unmodelled("mtp_hybrid_override_pattern", pattern, bound, "set num_nextn_predict_layers to 0")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
 
 from planner.llm.attention import StateSpace
 from planner.llm.feed_forward import DenseFeedForward
@@ -284,10 +283,7 @@ def _sparse_rules(fields: ConfigFields) -> list[Callable[[int], bool]]:
     dense_only, named = fields.integers("mlp_only_layers"), fields.integers("moe_layers")
     rules: list[Callable[[int], bool]] = [lambda layer: layer >= first and layer % every == 0]
     rules.append(lambda layer: layer not in dense_only and (not named or layer in named))
-    for key in ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", "moe_layer_frequency"):
-        rules.append(partial(_is_multiple, fields.size(key, default=1)))
+    keys = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", "moe_layer_frequency")
+    steps = [fields.size(key, default=1) for key in keys]
+    rules.append(lambda layer: all((layer + 1) % step == 0 for step in steps))
     return rules
-
-
-def _is_multiple(step: int, layer: int) -> bool:
-    return (layer + 1) % step == 0
