@@ -197,8 +197,9 @@ def _prepared(plain: Situations, backlog: Backlog, *after: FloatArray) -> Situat
     up, some = each[:, below:].sum(axis=1), each[:, 1:below]
     shares = np.hstack([each[:, :1], np.outer(some.sum(axis=1), np.diff(LATER_EDGES))])
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), TINY)
-    held_s = sorted_slice_means(durations_s[1:], np.maximum(some, TINY), LATER_EDGES)
-    times_s = np.hstack([np.full((2, 1), durations_s[0]), held_s])
+    times_s = np.full((2, LATER_EDGES.size), durations_s[0])
+    if below > 1:
+        times_s[:, 1:] = sorted_slice_means(durations_s[1:], np.maximum(some, TINY), LATER_EDGES)
     rows, last = (plain.weight.size - 1, plain.weight[-1]) if plain.leaves else (plain.weight.size, 0.0)
     weight, duration_s = plain.weight[:rows], plain.duration_s[:rows]
     later_s, chances = np.outer(duration_s > 0.0, times_s[0]), np.tile(shares[0], (rows, 1))

@@ -92,6 +92,14 @@ def test_a_step_that_was_prepared_is_waited_for(step_s: StepTime, budget: int, l
     assert latency.ttft.quantile_s(0.5) < without.ttft.quantile_s(0.5) + latency.mean_step_s
 
 
+def test_a_prepared_step_is_full_or_holds_no_prompt_where_prompts_are_whole_chunks() -> None:
+    scenario = Scenario("whole chunks", LLAMA_70B, 2048, TokenLengths.constant(4096, 20), prepares=True)
+    arrivals = ArrivalProcess(rate_per_s=0.5 * scenario.largest_rate_per_s)
+    latency, samples = scenario.predicted(arrivals), scenario.simulated(arrivals, requests=30_000, seed=3)
+    error = predicted_summary(latency, "ttft") / summary(samples["ttft"]) - 1.0
+    assert np.all(np.abs(error) < (0.03, 0.05, 0.08, 0.09)), error
+
+
 @pytest.mark.parametrize("load", [0.8, 0.95])
 def test_waiting_for_one_of_few_slots(load: float) -> None:
     scenario = Scenario("64 slots", LLAMA_70B, 512, AZURE, 24)
