@@ -16,7 +16,6 @@ from planner.analysis.api_prices import (
     api_break_even,
     api_names,
     mean_served_per_s,
-    mean_sustained_per_s,
 )
 from planner.analysis.autoscaling import Autoscaler, AutoscalingDay, PlayedFleet, simulate_autoscaler
 from planner.analysis.cost_year import CostPath, CostYear, MonthAhead, cost_year, turn

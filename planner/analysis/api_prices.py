@@ -108,16 +108,6 @@ def mean_served_per_s(plan: Plan) -> float:
     return plan.allocation.rate_per_s if plan.allocation is not None else 0.0
 
 
-def mean_sustained_per_s(plan: Plan) -> float:
-    """Mean rate [1/s] up to which the fleet meets its targets: what its deployments sustain at the peak, over it.
-
-    Equation: served mean rate times the sum of sustained rates / sum of routed rates.
-    """
-    routed = math.fsum(planned.workload.rate_per_s for planned in plan.deployments)
-    sustained = math.fsum(planned.sustained_per_s for planned in plan.deployments)
-    return mean_served_per_s(plan) * sustained / routed if routed else 0.0
-
-
 def api_names(break_evens: Sequence[ApiBreakEven]) -> list[str]:
     """Providers, told apart by what they call the model where one is there twice."""
     return price_names([api.price for api in break_evens])

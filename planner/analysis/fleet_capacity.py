@@ -92,7 +92,7 @@ def _margin(planned: PlannedDeployment, fleet: Deployment, load: Workload) -> _M
         ratios += _ratios(_of_classes(performance, names), slo)
         judge = partial(_evaluated_for, names)
         most_per_s = min(most_per_s, sustainable_rate_per_s(fleet, load, slo, judge, CHANGE_TOLERANCE))
-    ratio, tightest = max(ratios)
+    ratio, tightest = max(ratios, default=(0.0, "no target"))
     return _Margin(ratio, tightest, most_per_s / planned.workload.arrivals.rate_per_s)
 
 

@@ -57,8 +57,11 @@ def short_headline(plan: Plan) -> str:
 
 
 def place_words(plan: Plan) -> str:
-    """`` at`` whoever sells the GPUs; empty where nobody's listed price is paid."""
-    return f" at {_listed(plan.places)}" if plan.places else ""
+    """`` at`` whoever sells the GPUs, and `` in`` the region that was asked for; empty where nobody sells any."""
+    region, named = plan.request.prices.region, {price.region for price in plan.listed_prices} - ANYWHERE
+    if not plan.places or region is None or named:
+        return f" at {_listed(plan.places)}" if plan.places else ""
+    return f" at {_listed(plan.places)} in {f'the {region.upper()}' if len(region) < 4 else region}"
 
 
 def own_words(plan: Plan, counted: Callable[[str, int], str]) -> str:
@@ -93,18 +96,21 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def traffic_words(plan: Plan) -> str:
-    """What is served, of each model: ``gpt-oss-20b at 60 and qwen3-8b at 6.3 of 15 requests/s``."""
+    """What is served, of each model: ``gpt-oss-20b at 60 and qwen3-8b to 300 concurrent users at 15 requests/s``."""
     request, found = plan.request, service_rates(plan)
     if request.cascade is not None:  # who answers what is for the cascade to say
         names = dict.fromkeys(one.llm.id for one in (request.main, request.cascade.small, *request.services))
         return f"{_listed(tuple(names))} at {significant(sum(asked for _, asked, _ in found))} requests/s"
     llms = {service.name: service.llm.id for service in request.all_services}
     alike = len(set(llms.values())) < len(llms)
-    words = []
+    words, users = [], {request.main.name: request.users or 0.0}
     for name, asked, served in found:
         is_all = plan.cost is None or served >= (1.0 - 1e-6) * asked
         rate = significant(asked) if is_all else f"{significant(served)} of {significant(asked)}"
-        words.append(f"{name if alike else llms[name]} at {rate}")
+        at_once = request.populations.get(name, 0)
+        count = round(request.growth * (at_once or users.get(name, 0.0)))
+        to = f" to {count:,}{' concurrent' if at_once else ''} users" if count else ""
+        words.append(f"{name if alike else llms[name]}{to} at {rate}")
     return f"{_listed(words)} requests/s"
 
 
@@ -248,25 +254,6 @@ def _price_source(purchase: BoughtGpus, name: str) -> str:
 
 
 @dataclass(frozen=True)
-class CostRange:
-    """Cost of the plan on exact estimates, and with high confidence that it holds; by theory.
-
-    Attributes:
-        low: were the estimates exact; None where there is no such fleet.
-        high: with high confidence; None where no fleet gives that.
-        low_fleet: GPUs by SKU in words, were the estimates exact.
-        high_fleet: the same with high confidence.
-        confidence: of the high end.
-    """
-
-    low: CostBreakdown | None
-    high: CostBreakdown | None
-    low_fleet: str
-    high_fleet: str
-    confidence: float = HIGH_CONFIDENCE
-
-
-@dataclass(frozen=True)
 class CostEnd:
     """One end of the interval of the cost.
 
@@ -277,6 +264,21 @@ class CostEnd:
 
     cost: CostBreakdown | None
     fleet: str
+
+
+@dataclass(frozen=True)
+class CostRange:
+    """Cost of the plan on exact estimates, and with high confidence that it holds; by theory.
+
+    Attributes:
+        exact: were the estimates exact.
+        sure: with high confidence.
+        confidence: of the second.
+    """
+
+    exact: CostEnd
+    sure: CostEnd
+    confidence: float = HIGH_CONFIDENCE
 
 
 def range_confidences(plan: Plan) -> tuple[float, float]:
@@ -305,28 +307,17 @@ def cost_at(plan: Plan, hardware: HardwareDb, confidence: float, progress: Progr
     return CostEnd(found.cost, fleet_words(found) or "none")
 
 
-def range_of(exact: CostEnd, sure: CostEnd, confidence: float) -> CostRange:
-    """The interval between two ends, the second with a confidence."""
-    return CostRange(exact.cost, sure.cost, exact.fleet, sure.fleet, confidence)
+def range_words(low: float | None, value: float, high: float | None, confidence: float = HIGH_CONFIDENCE) -> str:
+    """A figure on exact estimates, and with a confidence; an end that simulation took the figure beyond is the figure.
 
-
-def range_words(
-    low: float | None, value: float, high: float | None, confidence: float = HIGH_CONFIDENCE, *, may_fall: bool = False
-) -> str:
-    """A figure on exact estimates, and with a confidence.
-
-    An end is the figure itself where simulation took it beyond that end. Both stand as they are of a part of the cost,
-    which `may_fall` where the cost rises, and does.
-
-    >>> range_words(90.0, 100.0, 120.0), range_words(90.0, 100.0, None), range_words(0.7, 0.6, 0.5, may_fall=True)
-    ('$90.00 if exact, $120 at 95 %', '$90.00 if exact, none at 95 %', '$0.700 if exact, $0.500 at 95 %')
+    >>> range_words(90.0, 100.0, 120.0), range_words(90.0, 100.0, None)
+    ('$90.00 if exact, $120 at 95 %', '$90.00 if exact, none at 95 %')
     """
-    falls = may_fall and low is not None and high is not None and low > high
-    start = dollars(value if low is None else low if falls else min(low, value))
+    start = dollars(value if low is None else min(low, value))
     sure = percent(confidence)
     if high is None:
         return f"{start} if exact, none at {sure}"
-    end = dollars(high if falls else max(high, value))
+    end = dollars(max(high, value))
     return f"the same if exact and at {sure}" if end == start else f"{start} if exact, {end} at {sure}"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from planner.analysis import ApiBreakEven, CostYear, PurchaseOffer, api_names, mean_served_per_s, mean_sustained_per_s
+from planner.analysis import ApiBreakEven, CostYear, PurchaseOffer, api_names, mean_served_per_s
 from planner.charts.marks import (
     BLUE,
     GREEN,
@@ -134,9 +134,9 @@ def _alternative_label(row: Row, is_by_month: bool) -> str:
 
 # --- where the money goes ---------------------------------------------------------------------------------------------
 
-USED, HEADROOM, SPARE, STARTING = "used", "headroom", "spare replicas", "starting up"
+USED, FREE, SPARE, STARTING = "used", "kept free", "spare replicas", "starting up"
 DARK = "dark"
-PART_COLORS = {USED: BLUE, HEADROOM: SKY, SPARE: ORANGE, STARTING: VERMILLION, DARK: GREY}
+PART_COLORS = {USED: BLUE, FREE: SKY, SPARE: ORANGE, STARTING: VERMILLION, DARK: GREY}
 """By what a pool's money pays for."""
 
 
@@ -144,7 +144,7 @@ def pool_cost_rows(plan: Plan) -> list[Row]:
     """Cost of each pool, cut into what it pays for; all rows together are the cost of the plan.
 
     A pool's cost is divided by replicas: those that may fail are "spare replicas", of the others the predicted
-    utilisation is "used" and the rest "headroom", which latency targets keep free. GPUs of one's own that no pool runs
+    utilisation is "used" and the rest "kept free" for latency targets. GPUs of one's own that no pool runs
     on are "dark". What is left is "starting up" (replicas that load their weights while a schedule changes).
     Utilisation is that of the busiest period.
 
@@ -158,7 +158,7 @@ def pool_cost_rows(plan: Plan) -> list[Row]:
         for index, pool in enumerate(planned.deployment.pools):
             used = planned.surviving.pools[index].replicas / pool.replicas
             utilisation = min(1.0, planned.predicted.pools[index].utilisation)
-            shares = {USED: used * utilisation, HEADROOM: used * (1.0 - utilisation), SPARE: 1.0 - used}
+            shares = {USED: used * utilisation, FREE: used * (1.0 - utilisation), SPARE: 1.0 - used}
             name = f"{name_of} {pool.role}: {pool.replicas} x {pool.config.label}".strip()
             usd, start = planned.pool_usd_per_hour[index] * HOURS_PER_MONTH, 0.0
             for part, share in shares.items():
@@ -186,7 +186,7 @@ def pool_cost_chart(plan: Plan) -> alt.LayerChart:
     rows = pool_cost_rows(plan)
     ends: dict[str, Row] = {}
     for row in rows:
-        idle = ends.get(row["pool"], {"idle": 0.0})["idle"] + row["share"] * (row["part"] in (HEADROOM, SPARE, DARK))
+        idle = ends.get(row["pool"], {"idle": 0.0})["idle"] + row["share"] * (row["part"] in (FREE, SPARE, DARK))
         label = f"${row['end']:,.0f}" + (f" ({percent(idle)} idle)" if idle else "")
         ends[row["pool"]] = {"pool": row["pool"], "end": row["end"], "idle": idle, "label": label}
     axes = bar_axes(list(ends.values()), "pool", "end", "USD per month", width_px=220, format=",~f")
@@ -194,7 +194,7 @@ def pool_cost_chart(plan: Plan) -> alt.LayerChart:
     drawn = bars(rows, axes, colored("part", present(PART_COLORS, rows, "part")), shown, "start")
     used = "load at the busiest period" if plan.schedule else "share of the largest stable rate"
     total = plan.cost.usd_per_month if plan.cost else 0.0
-    title = titled(f"Where ${total:,.0f} a month goes", f"Used: {used}. Headroom: kept free for the targets.")
+    title = titled(f"Where ${total:,.0f} a month goes", f"Used: {used}. Kept free: for the targets.")
     layers = [drawn, end_labels(list(ends.values()), axes)]
     return layered(layers, title, bars_px(len(ends), legend=True), "Cost of each pool, used and idle")
 
@@ -254,35 +254,36 @@ X_MARGIN, Y_MARGIN, Y_LIMIT = 1.12, 1.3, 2.5
 """Ends of the axes over what must be seen; the vertical one at most at `Y_LIMIT` times the fleet's cost. Choices."""
 
 
-def api_cost_rows(plan: Plan, apis: Sequence[ApiBreakEven]) -> list[Row]:
+def api_cost_rows(plan: Plan, apis: Sequence[ApiBreakEven], headroom: float) -> list[Row]:
     """Cost against demand: the fleet of the plan, paid whether used or not, and every API, paid per request.
 
-    Equations: fleet USD/month = its cost, up to the rate it sustains; API USD/month = rate x 3600 x 730 x USD per
-    request; break-even where the two are equal (`planner.analysis.api_prices.break_even_rate_per_s`).
+    Equations: fleet USD/month = its cost, up to the planned demand and its headroom (a share of that); API USD/month =
+    rate x 3600 x 730 x USD per request; break-even where the two are equal
+    (`planner.analysis.api_prices.break_even_rate_per_s`).
 
     Returns rows with option (`SELF_HOSTED` or the provider), point ("start", "break-even", "planned", "end"),
-    rate_per_s [1/s] (mean), usd_per_month [USD] and within (the fleet sustains that rate). An API that is cheaper at
-    any rate the fleet sustains has no break-even row.
+    rate_per_s [1/s] (mean), usd_per_month [USD] and within (the fleet serves that rate). An API that is cheaper at
+    any rate the fleet serves has no break-even row.
     """
     if plan.cost is None:
         return []
-    planned, sustained = mean_served_per_s(plan), mean_sustained_per_s(plan)
-    most, usd = max(planned, sustained), plan.cost.usd_per_month
+    planned, usd = mean_served_per_s(plan), plan.cost.usd_per_month
+    most = planned * (1.0 + max(0.0, headroom))
     points = [(SELF_HOSTED, "start", 0.0, usd), (SELF_HOSTED, "planned", planned, usd), (SELF_HOSTED, "end", most, usd)]
     for api, name in zip(apis, api_names(apis), strict=True):
         usd_per_rate = api.api_usd_per_thousand_requests / 1e3 * 3600.0 * HOURS_PER_MONTH
         rates = [("start", 0.0), ("planned", planned), ("end", X_MARGIN * most)]
-        if api.fleet_break_even_per_s <= sustained:
+        if api.fleet_break_even_per_s <= most:
             rates.append(("break-even", api.fleet_break_even_per_s))
         points += [(name, point, rate, usd_per_rate * rate) for point, rate in sorted(rates, key=lambda one: one[1])]
     names = ("option", "point", "rate_per_s", "usd_per_month")
     rows: list[Row] = [dict(zip(names, point, strict=True)) for point in points]
-    return [{**row, "within": row["rate_per_s"] <= sustained * (1.0 + 1e-9)} for row in rows]
+    return [{**row, "within": row["rate_per_s"] <= most * (1.0 + 1e-9)} for row in rows]
 
 
-def api_cost_chart(plan: Plan, apis: Sequence[ApiBreakEven]) -> alt.LayerChart:
+def api_cost_chart(plan: Plan, apis: Sequence[ApiBreakEven], headroom: float) -> alt.LayerChart:
     """USD per month against demand: self-hosting flat until the fleet is full, APIs by request, break-even marked."""
-    rows = api_cost_rows(plan, apis)
+    rows = api_cost_rows(plan, apis, headroom)
     styles = {SELF_HOSTED: (BLUE, [1, 0])} | dict(zip(api_names(apis), cycle(API_LINE_STYLES), strict=False))
     usd = plan.cost.usd_per_month if plan.cost else 0.0
     right = max((row["rate_per_s"] for row in rows), default=1.0)
@@ -293,7 +294,7 @@ def api_cost_chart(plan: Plan, apis: Sequence[ApiBreakEven]) -> alt.LayerChart:
     look = series("option", styles, stroke_legend(list(styles), symbolStrokeWidth=2.5))
     shown = tooltip("option", "point", "rate_per_s", "usd_per_month")
     planned = mean_served_per_s(plan)
-    beyond = [{"rate_per_s": max(planned, mean_sustained_per_s(plan)), "end": right}]
+    beyond = [{"rate_per_s": planned * (1.0 + max(0.0, headroom)), "end": right}]
     marked = [row for row in rows if row["point"] in ("planned", "break-even")]
     shapes = alt.Scale(domain=["planned", "break-even"], range=["circle", "diamond"])
     shape = alt.Shape("point:N", legend=None, scale=shapes)

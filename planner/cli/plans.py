@@ -138,7 +138,7 @@ def plan(
     result = dataclasses.replace(result, scenario=written, scenario_folder=start)
 
     def shown() -> Report:
-        return growth.with_horizon((plan_report.report if details else plan_summary.summary)(result), result)
+        return growth.with_headroom((plan_report.report if details else plan_summary.summary)(result), result)
 
     options.deliver(
         plan_report.headline(result) if quiet else shown,

@@ -106,7 +106,9 @@ def at_rates(request: PlanRequest, rates_per_s: Mapping[str, float]) -> PlanRequ
         return rebuilt(one, workload=rebuilt(one.workload, arrivals=ArrivalProcess(rate_per_s=rates_per_s[one.name])))
 
     main, *others = map(opened, request.all_services)
-    return request.model_copy(update={"workload": main.workload, "services": tuple(others)})
+    users = {one.name: loop.concurrency for one, loop in _closed(request) if one.name in rates_per_s}
+    known = {**request.populations, **users}
+    return request.model_copy(update={"workload": main.workload, "services": tuple(others), "populations": known})
 
 
 def population_notes(asked: PlanRequest, found: Plan) -> tuple[str, ...]:

@@ -66,6 +66,9 @@ class PlanRequest(Frozen):
     offline: tuple[OfflineWork, ...] = Field(default=(), description="work for this model that may wait")
     growth: float = Field(default=1.0, gt=0, le=1000.0, description="factor on every rate")
     users: float | None = Field(default=None, gt=0, description="of the service before growth, who share its cost")
+    populations: Mapping[str, int] = Field(
+        default_factory=dict, description="by service, users at the same time whose rate a workload has"
+    )
     forecast: Forecast | None = Field(default=None, description="how the demand will grow; the plan is for its start")
     confidence: float = Field(
         default=0.9,

@@ -226,8 +226,8 @@ def _panels(one: Watched) -> list[tuple[str, dict[str, str], str]]:
     """Panels of a deployment: title, lines over time by their legends, and unit."""
     planned = {"planned": f"vector({one.planned_per_s:.6g})"}
     rates = {"measured": one.measured_rate, **planned, "sustained": f"vector({one.sustained_per_s:.6g})"}
-    free = {"headroom": f"1 - {one.measured_rate} / {one.sustained_per_s:.6g}"}
-    panels = [("Requests", rates, "reqps"), ("Headroom: share of the sustained rate that is free", free, "percentunit")]
+    free = {"free": f"1 - {one.measured_rate} / {one.sustained_per_s:.6g}"}
+    panels = [("Requests", rates, "reqps"), ("Share of the sustained rate that is free", free, "percentunit")]
     if not one.frontend:
         panels.append(("Replicas", {"answering": one.replicas_up, "planned": f"vector({one.replicas})"}, "short"))
     for target in one.launched.slo.targets:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
 
-from planner.analysis import CostPath, CostYear, FleetGrowth, MonthAhead, NextFleet, fleet_growth, turn
+from planner.analysis import CostPath, CostYear, FleetGrowth, MonthAhead, NextFleet, fleet_growth, headroom, turn
+from planner.analysis.headline import headroom_words
 from planner.core import Columns, Report, Table, change, money, percent, significant
 from planner.fleet import Plan
 
@@ -127,12 +128,14 @@ def report(growth: FleetGrowth, name: str = "") -> Report:
     return Report(said, tables(growth), {"Forecast": notes(growth)}, f"Growth: {name}")
 
 
-def with_horizon(report: Report, plan: Plan) -> Report:
-    """The report of a plan with the line that says until when its fleet holds; as it is without a forecast."""
-    if plan.request.forecast is None or not plan.feasible:
+def with_headroom(report: Report, plan: Plan) -> Report:
+    """The report of a plan with its headroom and, where a forecast is given, until when its fleet holds."""
+    if not plan.feasible:
         return report
-    line = headline(fleet_growth(plan, plan.request.forecast))
-    return replace(report, lists={**report.lists, "Growth": (line,)})
+    found, forecast = headroom(plan), plan.request.forecast
+    lines = [f"Headroom {change(found.share)} ({headroom_words(found)}) before a plan for more demand buys more"]
+    lines += [headline(fleet_growth(plan, forecast, headroom_share=found.share))] if forecast else []
+    return replace(report, lists={"Growth": tuple(lines), **report.lists})
 
 
 def _day(one: date | None) -> str | None:

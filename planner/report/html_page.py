@@ -58,7 +58,7 @@ def html(
     Args:
         plan: feasible or not; one by theory alone says so, and shows no simulated number.
         day: the date on the page; today if not given.
-        costs: interval of the cost, if it was found (see `planner.analysis.headline.range_of`).
+        costs: interval of the cost, if it was found (see `planner.analysis.headline.cost_at`).
         headroom: of the fleet, if it was found (see `planner.analysis.fleet_capacity.headroom`).
     """
     shown = report.page(plan)
@@ -138,8 +138,7 @@ def figures(
     """The main numbers: label, value, and the interval below it, or `unknown` while it could still be computed."""
 
     def with_interval(field: str) -> tuple[str, str]:
-        value = float(getattr(cost, field))
-        return headline.dollars(value), interval_words(plan, value, costs, field, unknown)
+        return headline.dollars(getattr(cost, field)), interval_words(plan, cost, costs, field, unknown)
 
     tokens, below = with_interval("usd_per_million_output_tokens")
     below = "; ".join(filter(None, (below, headline.output_share_words(plan))))
@@ -153,16 +152,18 @@ def figures(
     return found
 
 
-_SHARES_OF_THE_COST = ("usd_per_million_input_tokens", "usd_per_million_output_tokens")
-"""What a token has of it, which goes by what gives out first."""
+def interval_words(plan: Plan, cost: CostBreakdown, costs: CostRange | None, field: str, unknown: str) -> str:
+    """The interval of a figure of the cost in words, or why there is none.
 
-
-def interval_words(plan: Plan, value: float, costs: CostRange | None, field: str, unknown: str) -> str:
-    """The interval of a figure of the cost in words, or why there is none."""
+    Other fleets share their cost between input and output as they spend their time: ends of the price of a token are
+    this plan's price times what a request costs there over what it costs here.
+    """
     if costs is None:
         return unknown if is_calibrated(plan) else "no interval: not calibrated"
-    low, high = (None if end is None else float(getattr(end, field)) for end in (costs.low, costs.high))
-    return headline.range_words(low, value, high, costs.confidence, may_fall=field in _SHARES_OF_THE_COST)
+    of, value = "usd_per_thousand_requests" if "tokens" in field else field, float(getattr(cost, field))
+    ends = (costs.exact.cost, costs.sure.cost)
+    low, high = (None if end is None else value and value * getattr(end, of) / getattr(cost, of) for end in ends)
+    return headline.range_words(low, value, high, costs.confidence)
 
 
 def _terms(tables: Sequence[Table]) -> list[glossary.Term]:

@@ -385,12 +385,8 @@ def service_table(plan: Plan) -> Table | None:
         "served": lambda row: significant(row[2]),
         "share served": lambda row: percent(row[2] / row[1]),
         "goodput [requests/s]": lambda row: significant(goodput.get(row[0], 0.0)),
-        "sustainable rate": lambda row: significant(
-            math.fsum(planned.sustained_per_s for planned in plan.deployments if planned.service == row[0])
-        ),
     }
-    note = "Sustainable rate: that its pools sustain within the targets, as far as it was searched for."
-    return Table.of("Traffic of each model", rates, columns, note)
+    return Table.of("Traffic of each model", rates, columns)
 
 
 def _engine_table(plan: Plan) -> Table:

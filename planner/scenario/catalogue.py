@@ -19,7 +19,7 @@ from hardware_db import (
     stale_days,
     usual_price,
 )
-from planner.core import Table, money, significant, with_unit
+from planner.core import Table, money, significant
 from planner.scenario.files import list_scenarios
 from planner.scenario.read import read_scenario
 from planner.supply import PricePolicy
@@ -153,16 +153,18 @@ def evidence_table(evidence: Iterable[SkuEvidence], engine: str) -> Table:
 
 
 def scenario_table() -> Table:
-    """Every packaged scenario: its model, rate and targets."""
+    """Every packaged scenario: the question it answers, of which model, on which GPUs, for how much demand."""
     rows = []
     for name in list_scenarios():
         scenario = read_scenario(name)[0]
-        rate = "-" if scenario.workload.rate_per_s is None else significant(scenario.workload.rate_per_s)
-        model = scenario.llm if isinstance(scenario.llm, str) else str(scenario.llm.get("_name", "given"))
-        targets = (f"{target.name} <= {with_unit(target.threshold_s, target.metric)}" for target in scenario.slo)
-        rows.append((name, scenario.description, model, rate, "; ".join(targets)))
-    columns = ("scenario", "description", "model", "requests/s", "targets")
-    return Table("Scenarios", columns, tuple(rows), "planner plan NAME plans one; planner schema prints every field.")
+        asked = scenario.workload
+        counts = ((asked.users, "users"), (asked.concurrent_sessions, "sessions"), (asked.rate_per_s, "requests/s"))
+        demand = next(f"{count:,.0f} {of}" for count, of in counts if count is not None)
+        gpus = " ".join(name.partition("-")[0].upper() for name in scenario.search.skus)
+        rows.append((name, scenario.description, str(scenario.llm).removesuffix("-instruct"), gpus, demand))
+    columns = ("scenario", "question", "model", "GPUs", "demand")
+    note = "planner plan NAME answers one; --set changes any field of it (planner schema)."
+    return Table("Scenarios", columns, tuple(rows), note)
 
 
 def scenario_list() -> list[dict[str, Any]]:

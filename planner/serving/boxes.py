@@ -16,7 +16,7 @@ from typing import Any
 from hardware_db import HardwareDb, Price, load_hardware, select_calibration
 from planner.core import InputError, PlannerError, Table, UnknownNameError, money, number_of, rebuilt, significant
 from planner.engine import ReplicaConfig, memory
-from planner.llm import ApiPrice, LlmSpec, Precision, load_llm
+from planner.llm import ApiPrice, LlmSpec, Precision, format_words, load_llm
 from planner.serving.performance import evaluate
 from planner.serving.types import Deployment, Pool, Role
 from planner.workload import ClosedLoop, RequestClass, TokenLengths, Workload
@@ -305,10 +305,11 @@ def box_headline(box: BoxCurve, users: int) -> str:
     Returns:
         Server, throughput and latencies.
     """
-    point = box.at(users)
+    point, config = box.at(users), box.config
     return (
-        f"{box.config.llm.id} on {box.gpus} x {box.config.sku.id} ({box.replicas} x TP{box.config.parallelism.tp}, "
-        f"{box.config.engine.name}), {users:,} users, {box.lengths[0]:,}/{box.lengths[1]:,} tokens: "
+        f"{config.llm.id} in {format_words(config.llm, config.precision)} on {box.gpus} x {config.sku.id} "
+        f"({box.replicas} x TP{config.parallelism.tp}, {config.engine.name}), {users:,} users, "
+        f"{box.lengths[0]:,}/{box.lengths[1]:,} tokens: "
         f"{point.output_tokens_per_s:,.0f} tokens/s, {point.output_tokens_per_s / box.gpus:,.0f} per GPU, "
         f"{point.tokens_per_s_per_user:,.1f} per user; TTFT {1e3 * point.ttft_s:,.0f} ms, "
         f"TPOT {1e3 * point.tpot_s:.3g} ms (means)."

@@ -55,15 +55,14 @@ def log_excess(performance: Performance, slo: Slo) -> float:
         slo: the targets.
 
     Returns:
-        The logarithm [-]: at most 0 when the Slo holds, infinite when unstable.
+        The logarithm [-]: at most 0 when the Slo holds, minus infinity without targets, infinite when unstable.
     """
     if not performance.stable:
         return math.inf
     if slo.attainment is not None:
         return math.log(max(1.0 - performance.attainment(slo), LEAST_MISSING_SHARE) / (1.0 - slo.attainment))
-    return max(
-        math.log(max(performance.latency_s(target), LEAST_LATENCY_S) / target.threshold_s) for target in slo.targets
-    )
+    latencies = ((performance.latency_s(target), target.threshold_s) for target in slo.targets)
+    return max((math.log(max(got, LEAST_LATENCY_S) / limit) for got, limit in latencies), default=-math.inf)
 
 
 def sustainable_rate_per_s(

@@ -22,7 +22,6 @@ from planner.analysis import (
     headline,
     headroom,
     mean_served_per_s,
-    mean_sustained_per_s,
     offer_from_plan,
     own_price,
     planned_offer,
@@ -54,9 +53,11 @@ def show(page: Page) -> None:
         return
     _cost_cards(page, plan.cost)
     _money(plan)
-    prices = _api_comparison(page)
+    key = ("headroom" if plan.simulated else "headroom by theory", page.key)
+    found = results.compute_once(key, partial(headroom, plan), "Looking for headroom")
+    prices = _api_comparison(page, found.share)
     if prices:
-        _year(page, prices)
+        _year(page, prices, found.share)
     _purchase_options(page)
     cost_day.show(page)
 
@@ -104,7 +105,7 @@ def _cost_card(
     """One cost, with its interval once that is known."""
     usd, interval = getattr(cost, name), ""
     if ends is not None:
-        interval = html_page.interval_words(page.plan, usd, ends, name, "")
+        interval = html_page.interval_words(page.plan, cost, ends, name, "")
         hint += f" {summary.INTERVAL_HINT}"
     return components.MetricCard(label, headline.dollars(usd), hint, interval)
 
@@ -143,8 +144,8 @@ def _money(plan: Plan) -> None:
 
 
 @components.section("Is a hosted API cheaper?")
-def _api_comparison(page: Page) -> Sequence[ApiPrice]:
-    """The prices that compare with the fleet."""
+def _api_comparison(page: Page, room: float) -> Sequence[ApiPrice]:
+    """The prices that compare with the fleet, which has so much headroom."""
     request = page.request
     if request.services or request.cascade is not None:
         st.info("This fleet serves several models: no single API price compares with it.")
@@ -158,10 +159,10 @@ def _api_comparison(page: Page) -> Sequence[ApiPrice]:
     if not prices:
         return ()
     apis = api_break_even(page.plan, prices)
-    st.markdown(components.plain(_api_verdict(page.plan, apis)))
+    st.markdown(components.plain(_api_verdict(page.plan, apis, room)))
     components.chart(
-        costs.api_cost_chart(page.plan, apis),
-        costs.api_cost_rows(page.plan, apis),
+        costs.api_cost_chart(page.plan, apis, room),
+        costs.api_cost_rows(page.plan, apis, room),
         "Self-hosting or API",
         "cost-apis",
     )
@@ -171,15 +172,13 @@ def _api_comparison(page: Page) -> Sequence[ApiPrice]:
 
 
 @components.section("Own or API, over a year?")
-def _year(page: Page, prices: Sequence[ApiPrice]) -> None:
+def _year(page: Page, prices: Sequence[ApiPrice], room: float) -> None:
     """Own against API over a year in which demand grows as the scenario says, or as the visitor assumes."""
     expected = page.request.forecast
     if expected is None:
         share = st.number_input(**fields.widget("cost-growth"))
         expected = Forecast(start=page.request.prices.day, growth_per_month=share / 100.0)
-    key = ("headroom" if page.plan.simulated else "headroom by theory", page.key)
-    found = results.compute_once(key, partial(headroom, page.plan), "Looking for headroom")
-    year = cost_year(page.plan, expected, prices, page.hardware, found.share)
+    year = cost_year(page.plan, expected, prices, page.hardware, room)
     st.markdown(components.plain(growth.cost_headline(year)))
     rows = costs.cost_year_rows(year)
     components.chart(costs.cost_year_chart(year), rows, "Own against API over a year", "cost-year")
@@ -211,10 +210,11 @@ def _own_api_price(page: Page) -> list[ApiPrice]:
     return [own_price(page.request.llm.id, f"{input_usd}/{output_usd}", page.request.prices.day)]
 
 
-def _api_verdict(plan: Plan, apis: Sequence[ApiBreakEven]) -> str:
+def _api_verdict(plan: Plan, apis: Sequence[ApiBreakEven], room: float) -> str:
     """Who is cheapest at the planned demand, in two sentences."""
     cheapest = min(apis, key=lambda api: api.api_usd_per_thousand_requests)
-    served, sustained = mean_served_per_s(plan), mean_sustained_per_s(plan)
+    served = mean_served_per_s(plan)
+    most = served * (1.0 + max(0.0, room))
     fleet_usd = plan.cost.usd_per_thousand_requests if plan.cost else 0.0
     api_usd, provider = cheapest.api_usd_per_thousand_requests, cheapest.price.provider
     break_even, demand = significant(cheapest.fleet_break_even_per_s), f"at {significant(served)} requests/s"
@@ -224,11 +224,11 @@ def _api_verdict(plan: Plan, apis: Sequence[ApiBreakEven]) -> str:
             f"{provider}, the cheapest API. This fleet would pay from {break_even} requests/s on."
         )
     cheaper = f"{provider} is cheaper {demand}: {money(api_usd)} USD per 1,000 requests, against {money(fleet_usd)}"
-    if cheapest.fleet_break_even_per_s <= sustained:
+    if cheapest.fleet_break_even_per_s <= most:
         return f"{cheaper} on this fleet, which would pay from {break_even} requests/s on."
     return (
         f"{cheaper} on this fleet, which would pay from {break_even} requests/s on, more than the "
-        f"{significant(sustained)} it can serve."
+        f"{significant(most)} it can serve."
     )
 
 

@@ -169,7 +169,7 @@ def model_choice() -> None:
         if place:
             gone = {"services": [*services[: place - 1], *services[place:]]}
             icon = ":material/remove:"
-            st.button("Remove", key="drop-model", on_click=session.change, args=(gone,), type="tertiary", icon=icon)
+            st.button("Remove", key="drop-model", on_click=session.gather, args=(gone,), type="tertiary", icon=icon)
 
 
 def _add_model() -> None:
@@ -178,7 +178,7 @@ def _add_model() -> None:
     services = content.get("services") or []
     service = {name: content[name] for name in ("workload", "slo")} | {"precision": None, "max_request_tokens": None}
     service |= {"llm": SECOND_MODEL, "name": _free_name(SECOND_MODEL)}
-    session.change({"services": [*services, service]})
+    session.gather({"services": [*services, service]})
     st.session_state[session.MODEL] = len(services) + 1
 
 

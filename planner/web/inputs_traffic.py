@@ -16,7 +16,7 @@ from planner.charts import length_histogram
 from planner.core import PlannerError, significant
 from planner.llm import packaged_llm
 from planner.scenario import lengths_of, quickstart, snippets, workload_arrivals
-from planner.traffic import RecognisedTrace, list_lengths, load_lengths, preset_scv, read_any_trace
+from planner.traffic import RecognisedTrace, list_lengths, load_lengths, load_profile, preset_scv, read_any_trace
 from planner.web import components, fields, session
 from planner.workload import (
     MAX_IMAGE_PIXELS,
@@ -29,10 +29,11 @@ from planner.workload import (
 )
 
 PER_SECOND, USERS, TOKENS_PER_DAY = "Requests per second", "Users at the same time", "Tokens per day"
+DAY_S = 86_400.0
 SECONDS = {
     PER_SECOND: 1.0,
     "Requests per minute": 60.0,
-    "Requests per day": 86_400.0,
+    "Requests per day": DAY_S,
     "Requests per month": 2_628_000.0,
 }
 """Seconds of each unit of requests; a month has 730 hours, as costs have it. Definitions."""
@@ -138,16 +139,23 @@ def rate_inputs() -> None:
 
 
 def _unit_changes(unit: str) -> session.Changes:
-    """The changes of another unit: none but for users in a closed loop, whose place the traffic before takes again."""
-    state = st.session_state
+    """The changes of another unit: the hours of a day where it counts by the day or month, as on the command line.
+
+    Users in a closed loop give their place back to the traffic before.
+    """
+    state, day = st.session_state, session.value("profile")
     state[GIVEN_AS] = unit
+    changes: dict[str, Any] = {}
+    if day in (None, quickstart.DAY) and not session.content().get("demand"):
+        changes["profile"] = quickstart.DAY if unit == TOKENS_PER_DAY or SECONDS.get(unit, 0.0) >= DAY_S else None
     if unit == USERS:
         state[BEFORE_USERS] = {path: session.value(path) for path in _CLOSED_LOOP}
-        return {**_CLOSED_LOOP, "workload.concurrency": FIRST_USERS, "workload.think_time_s": quickstart.THINK_TIME_S}
+        users = {"workload.concurrency": FIRST_USERS, "workload.think_time_s": quickstart.THINK_TIME_S}
+        return {**changes, **_CLOSED_LOOP, **users}
     if session.value("workload.concurrency") is None:
-        return {}
+        return changes
     before = {**_CLOSED_LOOP, "workload.rate_per_s": 1.0, **state.get(BEFORE_USERS, {})}
-    return {**before, "workload.concurrency": None, "workload.think_time_s": 0.0}
+    return {**changes, **before, "workload.concurrency": None, "workload.think_time_s": 0.0}
 
 
 def _rate_input(rate: float, unit: str, factor: float) -> None:
@@ -174,8 +182,12 @@ def _rate_input(rate: float, unit: str, factor: float) -> None:
     else:
         count = f"{significant(shown / 1e6)} million are " if shown >= 1e6 else ""
         st.caption(f"{count}{significant(rate)} requests per second on average.")
-    if session.value("profile") is not None:
-        st.caption("A mean: demand varies over the day or week. The tab Cost shows how, and can switch that off.")
+    profile = session.value("profile")
+    if profile is not None:
+        day = "over the day or week"
+        if isinstance(profile, str):
+            day = f"as in {profile}, up to {significant(rate * max(load_profile(profile).factors))} a second"
+        st.caption(f"A mean: planned hour by hour, {day}. The tab Cost shows how, and can switch that off.")
 
 
 # --- lengths ----------------------------------------------------------------------------------------------------------

@@ -132,8 +132,7 @@ def _simulated_requests(deployment: Deployment, planned: PlannedDeployment, rate
 def _rate_cards(planned: PlannedDeployment, sweep: LatencyGrowth) -> list[MetricCard]:
     rate, found = planned.workload.rate_per_s, sweep.headroom
     fullest = max(planned.predicted.pools, key=lambda pool: pool.utilisation)
-    exact = found.share if found.estimated_share is None else found.estimated_share
-    slow = f"{significant(rate * (1.0 + found.share))}/s at {percent(found.confidence)}"
+    exact = found.estimated_share
     return [
         MetricCard.named(
             "card-latency-growth-planned-rate",
@@ -142,8 +141,8 @@ def _rate_cards(planned: PlannedDeployment, sweep: LatencyGrowth) -> list[Metric
         ),
         MetricCard.named(
             "card-latency-growth-sustainable-rate",
-            f"{significant(rate * (1.0 + exact))}/s",
-            "" if found.estimated_share is None else slow,
+            f"{significant(rate * (1.0 + found.share))}/s",
+            "" if exact is None else f"{significant(rate * (1.0 + exact))}/s if exact",
         ),
         MetricCard.named(
             "card-latency-growth-headroom-of-this-deployment",

@@ -58,17 +58,12 @@ class Stopped(Exception):  # noqa: N818 - an outcome that the visitor asked for,
 
 
 class Store:
-    """A bounded cache of results, safe for several threads.
-
-    Attributes:
-        seconds: how long the last result of each kind took [s]; for estimates of time only.
-    """
+    """A bounded cache of results, safe for several threads."""
 
     def __init__(self, most_bytes: int) -> None:
         self._left_bytes = most_bytes
         self._lock = threading.Lock()
         self._known: OrderedDict[Hashable, tuple[object, int]] = OrderedDict()
-        self.seconds: dict[str, float] = {}
 
     def get(self, key: Hashable) -> object | None:
         """The result, or None."""
@@ -142,16 +137,11 @@ class Job:
     what: str
 
 
-def _kind_of(key: Hashable) -> str:
-    return str(key[0] if isinstance(key, tuple) else key)
-
-
 class _Line:
     """A computation on the page: a progress bar with a button that stops it."""
 
     def __init__(self, key: Hashable, what: str) -> None:
-        self._kind = _kind_of(key)
-        self._key, self._what, self._usual_s = key, what, store().seconds.get(self._kind)
+        self._what = what
         self._begun_s = self._seen_s = time.monotonic()
         self._count, self._last = 0, ""
         self._shown = st.empty()
@@ -169,15 +159,10 @@ class _Line:
         elif time.monotonic() - self._seen_s > LEFT_S:
             raise Stopped(self._what)
         self._count, self._last = self._count + (stage != self._last), stage
-        text = plain(progress_words(self._what, stage, time.monotonic() - self._begun_s, self._usual_s))
+        text = plain(progress_words(self._what, stage, time.monotonic() - self._begun_s))
         of_plan = next((place for place, word in enumerate(STAGES) if stage.startswith(word)), None)
         done = 1.0 - 0.97**self._count if of_plan is None else (of_plan + 0.5) / len(STAGES)
         self._slot.progress(done, text=text)
-
-    def keep(self, result: object) -> None:
-        """Put the result into the cache, with how long it took."""
-        store().seconds[self._kind] = time.monotonic() - self._begun_s
-        store().put(self._key, result)
 
     def clear(self) -> None:
         """Take it off the page."""
@@ -205,11 +190,11 @@ def compute_once(key: Hashable, compute: Callable[[Progress], T], what: str) -> 
         if processes is None:
             known = compute(line.report)
         else:
-            urgency = URGENCY.get(_kind_of(key), LEAST_URGENT)
+            urgency = URGENCY.get(str(key[0]) if isinstance(key, tuple) else "", LEAST_URGENT)
             known = processes.run(compute, session.visit(), line.report, urgency)
     finally:
         line.clear()  # also of an error, which stands alone: nothing is under way any more
-    line.keep(known)
+    store().put(key, known)
     return known
 
 
@@ -229,7 +214,7 @@ def compute_together(jobs: Sequence[Job]) -> bool:
     lines = [_Line(job.key, job.what) for job in missing]
 
     def keep(number: int, result: object) -> None:
-        lines[number].keep(result)
+        store().put(missing[number].key, result)
         lines[number].clear()
 
     try:
@@ -266,15 +251,14 @@ def _is_stopped(key: Hashable, what: str) -> bool:
     return True
 
 
-def progress_words(what: str, stage: str, elapsed_s: float, usual_s: float | None) -> str:
-    """A computation in words: its stage, for how long, and how long it took the last time.
+def progress_words(what: str, stage: str, elapsed_s: float) -> str:
+    """A computation in words: its stage and for how long. What another scenario took says nothing of this one.
 
-    >>> progress_words("Planning", "solving", 3.2, 12.4)
-    'Planning: solving (3 s so far; the last time took 12 s)'
+    >>> progress_words("Planning", "solving", 3.2)
+    'Planning: solving (3 s so far)'
     """
     doing = f"{what}: {stage}" if stage else f"{what} ..."
-    usual = "" if usual_s is None or usual_s < 1.0 else f"; the last time took {usual_s:.0f} s"
-    return f"{doing} ({elapsed_s:.0f} s so far{usual})" if elapsed_s >= 1.0 or usual else doing
+    return f"{doing} ({elapsed_s:.0f} s so far)" if elapsed_s >= 1.0 else doing
 
 
 def request_of(key: str) -> PlanRequest:

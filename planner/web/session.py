@@ -3,8 +3,8 @@
 The scenario, plain data as a YAML file has it, is the only state. A widget is *bound* to it: it shows what the scenario
 says and writes back what the visitor does, so that links, files and undo need to change the scenario only.
 
-What widgets write is gathered until it is planned, since filling in five of them is one question; links, files,
-examples and every button plan at once, with what was gathered.
+What widgets write is gathered until it is planned, since filling in five of them is one question, and so are models
+added and taken out; links, files, examples and every other button plan at once, with what was gathered.
 """
 
 from __future__ import annotations
@@ -164,6 +164,13 @@ def with_changes(before: Mapping[str, Any], changes: Changes) -> Content:
     return after
 
 
+def gather(changes: Changes, *, at_once: bool = False) -> None:
+    """Set values by dotted path, planned when the visitor asks, or `at_once`; one step of the history."""
+    _put(with_changes(content(), changes))
+    if at_once or st.session_state.get(AT_EACH_CHANGE):
+        plan_changes()
+
+
 def change(changes: Changes) -> None:
     """Set values by dotted path and plan; one step of the history."""
     replace_scenario(with_changes(content(), changes))
@@ -275,9 +282,7 @@ def bind(key: str, shown: object, changes: Callable[[Any], Changes], *, at_once:
 
 def _write(key: str, changes: Callable[[Any], Changes], at_once: bool) -> None:
     try:
-        _put(with_changes(content(), of_shown_model(changes(st.session_state[key]))))
-        if at_once or st.session_state.get(AT_EACH_CHANGE):
-            plan_changes()
+        gather(of_shown_model(changes(st.session_state[key])), at_once=at_once)
     except InputError as error:
         st.session_state.complaint = error
 

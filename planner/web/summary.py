@@ -151,7 +151,7 @@ def cached_cost_range(page: Page) -> CostRange | None:
     exact, sure = (results.store().get(_cost_key(page, confidence)) for confidence in confidences)
     if not (isinstance(exact, headline.CostEnd) and isinstance(sure, headline.CostEnd)):
         return None
-    return headline.range_of(exact, sure, confidences[1])
+    return CostRange(exact, sure, confidences[1])
 
 
 def _cost_key(page: Page, confidence: float) -> tuple[str, str, float]:
@@ -257,7 +257,7 @@ def _fleet_hint(plan: Plan, costs: CostRange | None) -> str:
     ends = ""
     if costs is not None:
         sure = f"with {percent(costs.confidence)} confidence"
-        ends = f" Were the estimates exact: {costs.low_fleet}; {sure}: {costs.high_fleet}. {INTERVAL_HINT}"
+        ends = f" Were the estimates exact: {costs.exact.fleet}; {sure}: {costs.sure.fleet}. {INTERVAL_HINT}"
     return (
         f"GPUs rented or owned: {headline.fleet_words(plan)}. The cheapest fleet that holds every target, found by an "
         f"integer program over all configurations; counted. Step times: "
@@ -437,8 +437,8 @@ def _more_confidence(plan: Plan, costs: CostRange | None) -> Remedy | None:
     if following is None:
         return None
     label = f"Plan with {percent(following)} confidence"
-    if costs is not None and costs.high is not None and costs.confidence == following:
-        label += f": {components.plain(headline.dollars(costs.high.usd_per_month))} a month"
+    if costs is not None and costs.sure.cost is not None and costs.confidence == following:
+        label += f": {components.plain(headline.dollars(costs.sure.cost.usd_per_month))} a month"
     hint = "Plans again so that every target holds with this probability, uncertain as step times are."
     return Remedy(label, {"confidence": following}, "unsure-confidence", hint)
 

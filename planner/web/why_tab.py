@@ -175,13 +175,10 @@ def _confidence_lines(plan: Plan, costs: CostRange | None) -> list[str]:
         f"The fleet is for {percent(confidence)} confidence: with step times as slow as that reckons with, the "
         f"tightest target is {_tightest(plan.slow_targets)} of its threshold."
     )
-    if costs is not None and costs.low is not None and plan.cost is not None:
-        exact = costs.low
-        if exact.usd_per_hour < plan.cost.usd_per_hour:
-            price = headline.dollars(exact.usd_per_month)
-            words += (
-                f" Were the estimates exact, {costs.low_fleet} for {price} a month would do: the rest buys confidence."
-            )
+    exact = None if costs is None else costs.exact.cost
+    if costs and exact and plan.cost and exact.usd_per_hour < plan.cost.usd_per_hour:
+        end = f"{costs.exact.fleet} for {headline.dollars(exact.usd_per_month)} a month would do"
+        words += f" Were the estimates exact, {end}: the rest buys confidence."
     return [words]
 
 

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from planner.analysis import headline, headroom
-from planner.fleet import Plan, PlanConfidence, hardware_for, plan
+from planner.fleet import Plan, PlanConfidence, at_rates, hardware_for, plan
 from planner.report.plan import headline as report_headline
 from planner.scenario import load_scenario
 from planner.serving import Deployment, evaluate
@@ -37,6 +37,16 @@ def test_headline_names_model_rate_fleet_cost_and_replicas() -> None:
         f"${found.cost.usd_per_month:,.0f} a month: {pool.replicas} mixed ({pool.config.parallelism.label}) replicas, "
         "FP8 weights in vLLM, all targets held by theory."
     )
+
+
+def test_users_and_the_region_asked_for_are_named() -> None:
+    found, loop = chat(), ("rate_per_s=null", "scv=1", "drift=null", "concurrency=300")
+    asked = load_scenario("chat-llama-70b", ["prices.region=eu", *(f"workload.{field}" for field in loop)])
+    words = headline.short_headline(replace(found, request=at_rates(asked, {asked.main.name: 13.0})))
+    assert words.startswith("Serve llama-3.3-70b-instruct to 300 concurrent users at 13 requests/s on ")
+    assert f"{found.places[0]} in the EU for $" in words
+    service = replace(found, request=found.request.model_copy(update={"users": 2e4}))
+    assert headline.traffic_words(service) == "llama-3.3-70b-instruct to 20,000 users at 40 requests/s"
 
 
 def test_missed_targets_are_named() -> None:
@@ -154,26 +164,26 @@ def test_estimated_headroom_is_where_the_first_target_breaks_with_step_times_as_
 def _interval(found: Plan, progress: Callable[[str], None] = lambda _: None) -> headline.CostRange:
     hardware, confidences = hardware_for(found.request), headline.range_confidences(found)
     exact, sure = (headline.cost_at(found, hardware, confidence, progress) for confidence in confidences)
-    return headline.range_of(exact, sure, confidences[1])
+    return headline.CostRange(exact, sure, confidences[1])
 
 
 def test_cost_interval_is_that_of_exact_estimates_and_of_95_percent_confidence() -> None:
     found = chat()
     said: list[str] = []
     ends = _interval(found, said.append)
-    assert ends.low is not None and ends.high is not None
+    low, high = ends.exact.cost, ends.sure.cost
+    assert low is not None and high is not None
     exact, sure = chat("confidence=0.5"), chat("confidence=0.95")
     assert found.cost is not None and exact.cost is not None and sure.cost is not None
-    assert ends.low.usd_per_hour == exact.cost.usd_per_hour
-    assert ends.high.usd_per_hour == sure.cost.usd_per_hour
-    assert ends.low.usd_per_hour <= found.cost.usd_per_hour <= ends.high.usd_per_hour
+    assert low.usd_per_hour == exact.cost.usd_per_hour
+    assert high.usd_per_hour == sure.cost.usd_per_hour
+    assert low.usd_per_hour <= found.cost.usd_per_hour <= high.usd_per_hour
     assert any("exact estimates" in stage for stage in said) and any("95 % confidence" in stage for stage in said)
 
 
 def test_a_plan_of_more_confidence_ends_at_its_own() -> None:
     sure = chat("confidence=0.99")
     ends = _interval(sure)
-    assert ends.high is not None and sure.cost is not None
-    assert (ends.confidence, ends.high.usd_per_hour) == (0.99, sure.cost.usd_per_hour)
+    assert (ends.confidence, ends.sure.cost) == (0.99, sure.cost)
     assert headline.range_words(10.0, 12.0, 14.0, 0.99) == "$10.00 if exact, $14.00 at 99 %"
     assert headline.range_words(110.0, 120.0, 95.0) == "$110 if exact, $120 at 95 %", "never below the figure itself"

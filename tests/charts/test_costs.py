@@ -17,8 +17,8 @@ from planner.analysis import (
     PurchaseOffer,
     api_break_even,
     cost_year,
+    headroom,
     mean_served_per_s,
-    mean_sustained_per_s,
     own_price,
 )
 from planner.analysis.api_prices import break_even_rate_per_s, mean_tokens
@@ -78,8 +78,8 @@ def test_parts_of_all_pools_add_up_to_the_cost_of_the_plan(name: str, request: p
 
 def test_a_plan_without_a_fleet_has_no_rows() -> None:
     none = theory("limits.gpus={h100-sxm: 1}")
-    assert costs.pool_cost_rows(none) == costs.api_cost_rows(none, ()) == []
-    assert mean_served_per_s(none) == mean_sustained_per_s(none) == 0.0
+    assert costs.pool_cost_rows(none) == costs.api_cost_rows(none, (), 0.0) == []
+    assert mean_served_per_s(none) == 0.0
 
 
 # --- other ways of buying --------------------------------------------------------------------------------------------
@@ -116,7 +116,8 @@ def test_lines_cross_where_the_engine_says_and_at_the_rate_of_a_closed_form(flat
     """An API that is too cheap for the fleet has a line and no break-even."""
     (found,) = prices(flat, "0.8/1.0")
     assert flat.cost is not None
-    rows = costs.api_cost_rows(flat, [found])
+    room = headroom(flat).share
+    rows = costs.api_cost_rows(flat, [found], room)
     (even,) = [row for row in rows if row["point"] == "break-even"]
     tokens = mean_tokens(flat)
     usd = (0.8 * tokens.fresh + 0.8 * tokens.cached + 1.0 * tokens.written) / 1e6
@@ -126,18 +127,17 @@ def test_lines_cross_where_the_engine_says_and_at_the_rate_of_a_closed_form(flat
     assert asked["usd_per_month"] == pytest.approx(found.api_usd_per_hour * HOURS_PER_MONTH)
     fleet = [row for row in rows if row["option"] == costs.SELF_HOSTED]
     assert {row["usd_per_month"] for row in fleet} == {flat.cost.usd_per_month}
-    assert max(row["rate_per_s"] for row in fleet) == pytest.approx(flat.deployments[0].sustained_per_s)
-    assert is_json(costs.api_cost_chart(flat, [found]))
-    cheap = costs.api_cost_rows(flat, prices(flat, "0.01/0.01"))
+    assert max(row["rate_per_s"] for row in fleet) == pytest.approx(40.0 * (1.0 + room))
+    assert is_json(costs.api_cost_chart(flat, [found], room))
+    cheap = costs.api_cost_rows(flat, prices(flat, "0.01/0.01"), room)
     assert "own price" in {row["option"] for row in cheap} and "break-even" not in {row["point"] for row in cheap}
 
 
 def test_over_a_day_both_sides_are_of_the_mean_demand(daily: Plan) -> None:
     assert mean_served_per_s(daily) == pytest.approx(40.0)
     (found,) = prices(daily, "0.59/0.79")
-    (asked,) = [
-        row for row in costs.api_cost_rows(daily, [found]) if (row["option"], row["point"]) == ("own price", "planned")
-    ]
+    rows = costs.api_cost_rows(daily, [found], 0.0)
+    (asked,) = [row for row in rows if (row["option"], row["point"]) == ("own price", "planned")]
     per_hour = 40.0 * 3600.0 * mean_tokens(daily).usd(found.price)
     assert asked["usd_per_month"] == pytest.approx(730.0 * per_hour)
     assert purchase_tables.api_prices_table(daily, [found]).rows[0][3] == f"{730.0 * per_hour:,.0f}"
@@ -148,7 +148,7 @@ def test_the_table_has_a_day_a_page_and_a_definition_for_every_heading(flat: Pla
     assert all(map(glossary.hint, table.columns))
     assert table.rows[0][-2:] == ("2026-11-21", "given by hand")
     assert "cached tokens" not in purchase_tables.api_prices_table(flat, prices(flat, "0.59/0.79")).columns
-    assert costs.api_cost_rows(flat, prices(flat, "1/1", "2/2"))[3]["option"] == "own price llama-3.3-70b-instruct"
+    assert costs.api_cost_rows(flat, prices(flat, "1/1", "2/2"), 0.0)[3]["option"] == "own price llama-3.3-70b-instruct"
 
 
 def test_lines_of_a_year_end_at_what_is_paid_in_all(flat: Plan) -> None:

@@ -6,8 +6,9 @@ import json
 from datetime import date
 from functools import cache
 
-from planner.analysis import FleetGrowth, Replanner, fleet_growth, next_purchases
-from planner.core import Report, json_text
+from planner.analysis import FleetGrowth, Replanner, fleet_growth, headroom, next_purchases
+from planner.analysis.headline import headroom_words
+from planner.core import Report, change, json_text
 from planner.report import growth, records
 from planner.traffic import Forecast
 from tests.made_up_plans import REAL
@@ -40,6 +41,7 @@ def test_the_document_is_json_with_dates_as_text() -> None:
     assert document["forecast"]["growth_per_month"] == 0.1
 
 
-def test_a_plan_without_a_forecast_is_reported_as_it_is() -> None:
-    plain = Report("made up")
-    assert growth.with_horizon(plain, REAL) is plain
+def test_a_plan_is_reported_with_the_headroom_that_the_app_shows() -> None:
+    room = headroom(REAL)
+    (line,) = growth.with_headroom(Report("made up"), REAL).lists["Growth"]
+    assert line.startswith(f"Headroom {change(room.share)} ({headroom_words(room)})")

@@ -13,6 +13,7 @@ import pytest
 
 import planner
 from planner.analysis import CostRange, Headroom
+from planner.analysis.headline import CostEnd
 from planner.core import Table, rebuilt
 from planner.fleet import Plan
 from planner.report import csv_text, glossary, html, html_table
@@ -142,11 +143,17 @@ def test_plan_by_theory_shows_no_simulated_number() -> None:
 
 def test_figures_show_their_intervals() -> None:
     assert REAL.cost is not None
-    usd = REAL.cost.usd_per_month
-    dear = dataclasses.replace(REAL.cost, usd_per_month=2.0 * usd)
-    costs, headroom = CostRange(REAL.cost, dear, "", ""), Headroom(0.05, "p95 TTFT", 0.8, 0.9, 0.5)
+    usd, per_token = REAL.cost.usd_per_month, REAL.cost.usd_per_million_output_tokens
+    dear = dataclasses.replace(  # twice the cost, though of another split between input and output
+        REAL.cost,
+        usd_per_month=2.0 * usd,
+        usd_per_thousand_requests=2.0 * REAL.cost.usd_per_thousand_requests,
+        usd_per_million_output_tokens=0.9 * per_token,
+    )
+    costs, headroom = CostRange(CostEnd(REAL.cost, ""), CostEnd(dear, "")), Headroom(0.05, "p95 TTFT", 0.8, 0.9, 0.5)
     text = Page(html(REAL, day=DAY, costs=costs, headroom=headroom)).text
     assert f"${usd:,.0f} if exact, ${2.0 * usd:,.0f} at 95 %" in text
+    assert f"${per_token:.3g} if exact, ${2.0 * per_token:.3g} at 95 %" in text
     assert "+5.0 %" in text and "at 90 %; +50 % if exact" in text
     assert "no interval: not calibrated" in _page(REAL).text
 

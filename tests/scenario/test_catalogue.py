@@ -49,7 +49,10 @@ def test_every_model_is_listed_with_published_figures() -> None:
 
 
 def test_every_scenario_is_listed_and_can_be_loaded_from_its_listing() -> None:
-    assert [row[0] for row in scenario_table().rows] == list(list_scenarios())
+    table = scenario_table()
+    assert [row[0] for row in table.rows] == list(list_scenarios())
+    assert _row(table, "agents-qwen3-coder-30b")["demand"] == "400 sessions"
+    assert _row(table, "chat-sessions-llama-70b")["GPUs"] == "H100 H200"
     for listed in scenario_list():
         request = load_scenario(listed)
         assert request.name == listed["name"]

@@ -102,7 +102,8 @@ def test_a_target_below_the_idle_latency_sustains_nothing_and_a_loose_one_all_th
     assert sustainable_rate_per_s(POOL, chat(1.0), nothing) == 0.0
     loose = Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.5, threshold_s=1e6),))
     limit = largest_stable_rate_per_s(POOL, chat(1.0))
-    assert sustainable_rate_per_s(POOL, chat(1.0), loose) == pytest.approx(limit, rel=0.01)
+    for slo in (loose, Slo(targets=())):
+        assert sustainable_rate_per_s(POOL, chat(1.0), slo) == pytest.approx(limit, rel=0.01)
 
 
 def test_joint_share_lies_between_its_bounds() -> None:

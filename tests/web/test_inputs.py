@@ -50,6 +50,7 @@ def test_a_second_model_is_entered_with_traffic_and_targets_of_its_own_and_leave
     app = fine(AppTest.from_function(_sidebar, default_timeout=60).run())
     first = planner.load_scenario(scenario(app))
     fine(app.button(key="add-model").click().run())
+    assert app.session_state["planned"] != scenario(app)  # gathered: it is not filled in yet
     fine(app.selectbox(key="llm").set_value("qwen3-32b").run())
     fine(app.number_input(key="rate").set_value(3.0).run())
     fine(app.number_input(key="slo.0.threshold_s").set_value(450.0).run())

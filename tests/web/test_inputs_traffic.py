@@ -136,7 +136,8 @@ def test_a_rate_is_shown_as_it_is(rate_per_s: float) -> None:
 def test_traffic_in_another_unit_is_the_rate_that_it_means(unit: str, given: float, rate_per_s: float) -> None:
     """By the definitions of the units; a request has 500 + 100 tokens."""
     app = given_in(rate_page("workload.lengths={input_tokens: 500, output_tokens: 100}", "workload.scv=1"), unit)
-    assert workload(app)["rate_per_s"] == 40.0  # another unit is no other traffic
+    assert workload(app)["rate_per_s"] == 40.0  # another unit is no other mean
+    assert (scenario(app)["profile"] is None) == (unit == "Requests per minute")  # by the day: planned hour by hour
     app.number_input(key="rate-in-unit").set_value(given).run()
     assert workload(app)["rate_per_s"] == pytest.approx(rate_per_s, rel=1e-9)
     assert app.number_input(key="rate-in-unit").value == pytest.approx(given, rel=1e-9)

@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl, urlsplit
 import planner
 from hardware_db import load_hardware
 from planner.analysis import headline, headroom
-from planner.core import change
 from planner.fleet import Plan
+from planner.report import html_page
 from planner.web import links, summary
 from tests.places import ROOT
 
@@ -42,11 +42,9 @@ def test_the_sentence_the_badges_and_the_targets_are_those_of_the_example() -> N
 
 def test_the_figures_are_those_of_the_example() -> None:
     found, cost, confidences = headroom(plan()), plan().cost, headline.range_confidences(plan())
-    costs = headline.range_of(*(headline.cost_at(plan(), load_hardware(), one) for one in confidences), confidences[1])
-    assert cost is not None and costs.low is not None and costs.high is not None
-    assert f"*{change(found.share)}; {headline.headroom_words(found)}*" in TEXT
-    for field in ("usd_per_month", "usd_per_million_output_tokens"):
-        value, low, high = (getattr(ends, field) for ends in (cost, costs.low, costs.high))
-        assert f"*{headline.dollars(value)}; {headline.range_words(low, value, high)}*" in TEXT
+    costs = headline.CostRange(*(headline.cost_at(plan(), load_hardware(), one) for one in confidences), confidences[1])
+    assert cost is not None
+    for _, value, below in html_page.figures(plan(), cost, costs, found)[1:]:
+        assert f"*{value}; {below}*" in TEXT
     unsure = summary.unsure_words(plan())
     assert unsure and unsure.rstrip(".") in TEXT

@@ -10,6 +10,7 @@ from streamlit.testing.v1 import AppTest
 import planner
 from hardware_db import load_hardware
 from planner.analysis import CostRange
+from planner.analysis.headline import CostEnd
 from planner.core import percent, rebuilt
 from planner.scenario import Content, request_fixes
 from planner.web import infeasible, what_if, why_tab
@@ -146,7 +147,7 @@ def test_what_binds_is_confidence_where_step_times_are_taken_for_slower() -> Non
     ratios = [check.predicted_s / check.target.threshold_s for check in found.slow_targets]
     exact = planner.plan(rebuilt(request, confidence=0.5), simulate=False, alternatives=False)
     assert found.cost is not None and exact.cost is not None and exact.cost.usd_per_hour < found.cost.usd_per_hour
-    costs = CostRange(exact.cost, None, "fewer", "")
+    costs = CostRange(CostEnd(exact.cost, "fewer"), CostEnd(None, ""))
     (line,) = (line for line in why_tab.limits_in_words(found, costs) if "confidence" in line)
     assert "for 90 % confidence: with step times as slow as that reckons with, the tightest target is" in line
     assert f"at {percent(max(ratios))} of its threshold" in line
