@@ -254,8 +254,8 @@ def _is_stopped(key: Hashable, what: str) -> bool:
 def progress_words(what: str, stage: str, elapsed_s: float) -> str:
     """A computation in words: its stage and for how long. What another scenario took says nothing of this one.
 
-    >>> progress_words("Planning", "solving", 3.2)
-    'Planning: solving (3 s so far)'
+    >>> progress_words("Planning", "solving", 3.2), progress_words("Planning", "", 0.2)
+    ('Planning: solving (3 s so far)', 'Planning ...')
     """
     doing = f"{what}: {stage}" if stage else f"{what} ..."
     return f"{doing} ({elapsed_s:.0f} s so far)" if elapsed_s >= 1.0 else doing

@@ -144,12 +144,8 @@ def test_plan_by_theory_shows_no_simulated_number() -> None:
 def test_figures_show_their_intervals() -> None:
     assert REAL.cost is not None
     usd, per_token = REAL.cost.usd_per_month, REAL.cost.usd_per_million_output_tokens
-    dear = dataclasses.replace(  # twice the cost, though of another split between input and output
-        REAL.cost,
-        usd_per_month=2.0 * usd,
-        usd_per_thousand_requests=2.0 * REAL.cost.usd_per_thousand_requests,
-        usd_per_million_output_tokens=0.9 * per_token,
-    )
+    twice = {name: 2.0 * getattr(REAL.cost, name) for name in ("usd_per_month", "usd_per_thousand_requests")}
+    dear = dataclasses.replace(REAL.cost, **twice, usd_per_million_output_tokens=0.9 * per_token)  # of another split
     costs, headroom = CostRange(CostEnd(REAL.cost, ""), CostEnd(dear, "")), Headroom(0.05, "p95 TTFT", 0.8, 0.9, 0.5)
     text = Page(html(REAL, day=DAY, costs=costs, headroom=headroom)).text
     assert f"${usd:,.0f} if exact, ${2.0 * usd:,.0f} at 95 %" in text

@@ -121,8 +121,3 @@ def test_an_error_leaves_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError):
         results.compute_once(("failing", "once"), fail, "Failing")
     assert results.store().get(("failing", "once")) is None
-
-
-@pytest.mark.parametrize(("elapsed_s", "words"), [(0.2, "Planning: solving"), (4.0, "Planning: solving (4 s so far)")])
-def test_progress_says_what_is_done_and_for_how_long(elapsed_s: float, words: str) -> None:
-    assert results.progress_words("Planning", "solving", elapsed_s) == words
