@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import date
 
 from planner.analysis import CostPath, CostYear, FleetGrowth, MonthAhead, NextFleet, fleet_growth, headroom, turn
-from planner.analysis.headline import headroom_words
+from planner.analysis import headline as answer
 from planner.core import Columns, Report, Table, change, money, percent, significant
 from planner.fleet import Plan
 
@@ -133,7 +133,7 @@ def with_headroom(report: Report, plan: Plan) -> Report:
     if not plan.feasible:
         return report
     found, forecast = headroom(plan), plan.request.forecast
-    lines = [f"Headroom {change(found.share)} ({headroom_words(found)}) before a plan for more demand buys more"]
+    lines = [f"Headroom {change(found.share)} ({answer.headroom_words(found)}) before a plan for more demand buys more"]
     lines += [headline(fleet_growth(plan, forecast, headroom_share=found.share))] if forecast else []
     return replace(report, lists={"Growth": tuple(lines), **report.lists})
 
