@@ -110,10 +110,17 @@ class Session:
         if isinstance(error, self.bench.torch.cuda.OutOfMemoryError) or "can't allocate memory" in words:
             return Record(case, MeasurementOutcome.OUT_OF_MEMORY, note=words)
         record = Record(case, MeasurementOutcome.UNAVAILABLE, note=words)
-        if "CUDA error" in words or "HIP error" in words:
+        if not self._still_computes():
             self.folder.append(record)
             raise InputError(case.key, words, "the GPU failed and must be set up anew", "run again with --resume")
         return record
+
+    def _still_computes(self) -> bool:
+        """False after a fault that every later call meets; a library that lacks a kernel says "CUDA error" too."""
+        try:
+            return bool(self.bench.torch.ones(1, device=self.bench.device).item())
+        except UNAVAILABLE:
+            return False
 
 
 def usable_formats(session: Session, formats: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from calibration.attention import decode_call, prefill_call
-from calibration.bench import EPSILON, UNAVAILABLE, Tensor, Workbench
+from calibration.bench import UNAVAILABLE, Tensor, Workbench
 from calibration.measure import Call, Effort, Stopwatch, time_calls
 from calibration.workloads import ExpertSizes, expert_weights, experts_call
 from hardware_db import Calibration, EngineCosts, GpuSku, load_hardware
@@ -207,15 +207,14 @@ class Model:
         runs = [self._layer_call(weights, step, tokens) for weights in self.layers]
         last = self._last_rows(step)
         embedding, head = self.ends
-        functional = self.bench.torch.nn.functional
-        norm = self.bench.normal(self.llm.hidden_size)
+        linear, added_norm = self.bench.torch.nn.functional.linear, self.bench.added_norm
+        norm, zeros = self.bench.normal(self.llm.hidden_size), self.bench.normal(tokens, self.llm.hidden_size).zero_()
 
         def call() -> Tensor:
-            x = embedding[chosen]
+            x, residual = embedding[chosen], zeros
             for run in runs:
-                x = run(x)
-            rows = functional.rms_norm(x[last], norm.shape, norm, EPSILON)
-            return functional.linear(rows, head).argmax(-1)
+                x, residual = run(x, residual)
+            return linear(added_norm(x, residual, norm)[0][last], head).argmax(-1)
 
         return call
 
@@ -227,12 +226,13 @@ class Model:
         return self.bench.torch.tensor(rows, device=self.bench.device)
 
     def _layer_call(self, weights: dict[str, Any], step: Step, tokens: int) -> Any:  # noqa: ANN401
-        functional, norms = self.bench.torch.nn.functional, weights["norms"]
+        added_norm, norms = self.bench.added_norm, weights["norms"]
         attend, feed = self._attend(weights, step, tokens), self._feed(weights, tokens)
 
-        def run(x: Tensor) -> Tensor:
-            x = x + attend(functional.rms_norm(x, norms[0].shape, norms[0], EPSILON))
-            return x + feed(functional.rms_norm(x, norms[1].shape, norms[1], EPSILON))
+        def run(x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+            x, residual = added_norm(x, residual, norms[0])
+            x, residual = added_norm(attend(x), residual, norms[1])
+            return feed(x), residual
 
         return run
 

@@ -18,7 +18,7 @@ from calibration.attention import (
     prefill_call,
     sdpa_kernel,
 )
-from calibration.bench import BLOCK, EPSILON, Tensor, Workbench, fp8_of, nvfp4_product, quantise
+from calibration.bench import BLOCK, Tensor, Workbench, fp8_of, nvfp4_product, quantise
 from calibration.cases import HALF_BYTES, PASSES, ROW_VALUES
 from calibration.measure import Call
 from calibration.operators import KV_BYTES, LATENT_KEY, LATENT_RANK, LATENT_ROPE, LATENT_VALUE
@@ -90,7 +90,7 @@ def _fp8_product(bench: Workbench, x: Tensor, weight: Tensor) -> Call:
 
     def call() -> Tensor:
         values, own = fused(x)
-        return product(values, stored.t(), scale_a=own, scale_b=scale, out_dtype=dtype, use_fast_accum=True)
+        return product(values, stored.t(), scale_a=own, scale_b=scale.t(), out_dtype=dtype, use_fast_accum=True)
 
     return call
 
@@ -105,12 +105,12 @@ def _fp8_block_product(bench: Workbench, x: Tensor, weight: Tensor) -> Call:
     fp8, most = fp8_of(torch)
     stored = (blocks * (most / largest)[:, None, :, None]).to(fp8).view(n, k)
     scale = (largest / most).t()
-    product, fused, dtype = torch._scaled_mm, bench.quantise_blocks, bench.dtype
+    product, fused, dtype = torch._scaled_mm, bench.quantise, bench.dtype
 
     def call() -> Tensor:
-        values, own = fused(x)
-        by_column = own.t().contiguous().t()
-        return product(values, stored.t(), scale_a=by_column, scale_b=scale, out_dtype=dtype)
+        values, own = fused(x.view(-1, BLOCK))
+        by_column = own.view(len(x), -1).t().contiguous().t()
+        return product(values.view(x.shape), stored.t(), scale_a=by_column, scale_b=scale, out_dtype=dtype)
 
     return call
 
@@ -240,6 +240,7 @@ def experts_call(
     torch = bench.torch
     up, down = (weight.transpose(1, 2) for weight in weights)
     numbers = torch.arange(sizes.experts, device=bench.device)
+    visits = torch.arange(len(x) * sizes.visits, device=bench.device)
     activate = bench.gated if sizes.gated else torch.nn.functional.silu
     grouped = torch._grouped_mm if bench.grouped_products else _expert_loop(bench, logits, sizes)
 
@@ -247,10 +248,8 @@ def experts_call(
         shares, chosen = torch.topk(logits.float().softmax(-1), sizes.visits, dim=-1)
         visited, order = torch.sort(chosen.flatten())
         ends = torch.searchsorted(visited, numbers, right=True).to(torch.int32)
-        source = order // sizes.visits
-        outputs = grouped(activate(grouped(x[source], up, offs=ends)), down, offs=ends)
-        weighted = outputs * shares.flatten()[order].to(outputs.dtype)[:, None]
-        return torch.zeros_like(x).index_add_(0, source, weighted)
+        outputs = grouped(activate(grouped(x[order // sizes.visits], up, offs=ends)), down, offs=ends)
+        return bench.combined(outputs, torch.empty_like(order).scatter_(0, order, visits), shares)
 
     return call
 
@@ -287,7 +286,7 @@ def _experts(case: KernelCase, bench: Workbench) -> Work:
 
 def _elementwise(case: KernelCase, bench: Workbench) -> Work:
     """`bytes` is the traffic: norm reads and writes, activation reads two halves and writes one, addition likewise."""
-    functional, op = bench.torch.nn.functional, str(case.fields["op"])
+    op = str(case.fields["op"])
     if op == "rope":
         return _rotation(case, bench)
     width, passes = ROW_VALUES, PASSES[op]
@@ -297,7 +296,8 @@ def _elementwise(case: KernelCase, bench: Workbench) -> Work:
     inputs = [bench.normal(rows, width * (passes - 1)) for _ in range(count)]
     if op == "rms_norm":
         scale = bench.normal(width)
-        calls: list[Call] = [partial(functional.rms_norm, x, (width,), scale, EPSILON) for x in inputs]
+        norm = bench.rms_norm
+        calls: list[Call] = [partial(norm, x, scale) for x in inputs]
     elif op == "silu_mul":
         gated = bench.gated
         calls = [partial(gated, x) for x in inputs]

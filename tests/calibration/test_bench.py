@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from calibration.bench import Workbench
-from calibration.records import KernelCase
+from calibration.records import KernelCase, MeasurementOutcome
 from calibration.session import usable_formats
 from calibration.workloads import build
+from planner.core import InputError
 from tests.calibration.benches import cpu_session, torch_or_skip
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -108,3 +109,33 @@ def test_the_product_is_called_with_what_makes_it_the_product(monkeypatch: pytes
 def test_without_tensor_cores_for_it_the_product_is_refused_in_pytorchs_words(tmp_path: Any) -> None:
     usable, refused = usable_formats(cpu_session(tmp_path, "b200-sxm"), ["nvfp4"])
     assert usable == [] and refused["nvfp4"]
+
+
+def test_a_kernel_that_a_library_lacks_is_left_out_and_a_gpu_that_failed_ends_the_run(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both say "CUDA error": as cuBLAS 13.0 does on an H200 of block-scaled products whose rows 4 does not divide."""
+    session, case = cpu_session(tmp_path), KernelCase("gemm", {"dtype": "bf16", "m": 65, "n": 256, "k": 256})
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmulAlgoGetHeuristic`")
+
+    monkeypatch.setattr("calibration.session.build", refuse)
+    assert session.measure(case).outcome is MeasurementOutcome.UNAVAILABLE
+    monkeypatch.setattr(session.bench.torch, "ones", refuse)
+    with pytest.raises(InputError, match="--resume"):
+        session.measure(case)
+    assert case.key in session.folder.finished_keys()
+
+
+def test_products_in_8_bits_come_within_the_formats_rounding() -> None:
+    """Each row and each column has a scale of its own, so a large one spoils no other: half of 2^-3 over the values."""
+    from calibration.workloads import _fp8_product
+
+    torch = torch_or_skip()
+    bench = Workbench(torch, "cpu")
+    x, weight = bench.normal(64, 256), bench.normal(384, 256, scale=1 / 16)
+    x[0] *= 1000.0
+    exact = torch.nn.functional.linear(x, weight)
+    error = (_fp8_product(bench, x, weight)() - exact).abs().mean(dim=1) / exact.abs().mean(dim=1)
+    assert float(error.max()) < 2**-4
