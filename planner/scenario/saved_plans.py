@@ -31,7 +31,6 @@ from planner.report import records
 from planner.scenario.read import load_request, plan_document_at
 from planner.search import DeploymentOption, PoolOption
 from planner.serving import ClassPerformance, Deployment, Method, Performance, Pool
-from planner.supply import replicas_that_may_fail
 from planner.traffic import DemandSlice
 from planner.workload import LatencyDistribution
 
@@ -61,7 +60,7 @@ def load_plan(path: str | Path, hardware: HardwareDb | None = None) -> Plan:
     own = _READER.fields(Plan, document, "plan", without=("request", "deployments", "simulated"))
     deployments = _READER.value(tuple[records.PlannedSummary, ...], document["deployments"], "plan.deployments")
     request = _at_planned_rates(request, deployments)
-    rebuilder = _Deployments(hardware_for(request, hardware), request, _slices(request, own.get("escalated")))
+    rebuilder = _Deployments(hardware_for(request, hardware), _slices(request, own.get("escalated")))
     planned = tuple(rebuilder.planned(f"plan.deployments[{n}]", one) for n, one in enumerate(deployments))
     simulated = any(one.simulated.method is Method.SIMULATED for one in planned) or own.get("corrections") is not None
     return Plan(request=request, deployments=planned, simulated=simulated, **own)
@@ -93,7 +92,6 @@ class _Deployments:
     """Deployments from their summaries, given the hardware they were planned on and the slices of the request."""
 
     hardware: HardwareDb
-    request: PlanRequest
     slices: Mapping[str, DemandSlice]
 
     def planned(self, place: str, summary: records.PlannedSummary) -> PlannedDeployment:
@@ -107,7 +105,7 @@ class _Deployments:
         with _located(where):
             deployment = Deployment(pools=tuple(pools), transfer=summary.deployment.transfer)
             surviving = [
-                rebuilt(pool, replicas=_surviving(one, pool, self.request))
+                rebuilt(pool, replicas=pool.replicas if one.surviving is None else one.surviving)
                 for one, pool in zip(summary.deployment.pools, pools, strict=True)
             ]
         with _located(place):
@@ -177,14 +175,6 @@ class _Deployments:
 
 _SETTINGS = frozenset(records.PoolSummary.__dataclass_fields__) - {"sku", "engine", "engine_version", "calibration"}
 """Fields of a pool's summary that are fields of `ReplicaConfig` as they stand, where it has them."""
-
-
-def _surviving(summary: records.PoolSummary, pool: Pool, request: PlanRequest) -> int:
-    """Replicas that are left when those that may fail have failed; at least one."""
-    if summary.surviving is not None:
-        return summary.surviving
-    sku, gpus = pool.config.sku, pool.config.parallelism.gpus
-    return max(1, pool.replicas - replicas_that_may_fail(pool.replicas, gpus, sku.node.gpus, request.limits))
 
 
 def _option(summary: records.PlannedSummary, pools: list[Pool]) -> DeploymentOption:

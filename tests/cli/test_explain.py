@@ -169,7 +169,7 @@ def test_relative_paths_start_from_the_folder_that_is_named(plan_json: Path, tmp
 
 def test_documents_that_cannot_be_asked_say_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "old.json"
-    path.write_text(json.dumps({"schema_version": 1, "deployments": []}), encoding="utf-8")
+    path.write_text(json.dumps({"schema_version": 4, "deployments": []}), encoding="utf-8")
     assert plan_document_at(path) is not None
     with pytest.raises(InputError, match="give the scenario, or plan it again"):
         load_request(path)

@@ -12,24 +12,14 @@ import yaml
 from hardware_db import Calibration, load_hardware, read_calibration
 from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError
 from planner.core.versions import Format
-from planner.launch import read_fleet
-from planner.roofline import Parallelism
 from planner.scenario import (
     load_request,
     load_scenario,
     read_scenario,
     scenario_of_text,
 )
-from tests.places import REFERENCE
 
-OLD_PLAN = REFERENCE / "plan_schema_1.json"
-"""Written by the planner of schema 1 for Qwen3-30B-A3B in pools of TP2 DP2 EP4, of which it kept the TP only."""
 FORMATS = [SCENARIO, PLAN, CALIBRATION]
-
-
-def old_plan() -> dict[str, Any]:
-    """The plan of schema 1 as data."""
-    return dict(json.loads(OLD_PLAN.read_text(encoding="utf-8")))
 
 
 def fit() -> dict[str, Any]:
@@ -86,7 +76,7 @@ def test_a_newer_scenario_is_refused_wherever_it_comes_from(tmp_path: Path) -> N
     path = tmp_path / "newer.yaml"
     path.write_text(yaml.safe_dump(newer), encoding="utf-8")
     document = tmp_path / "plan.json"
-    document.write_text(json.dumps({**old_plan(), "scenario": newer}), encoding="utf-8")
+    document.write_text(json.dumps({"deployments": [], VERSION_KEY: PLAN.current, "scenario": newer}), encoding="utf-8")
     said = "this scenario was written by a newer planner: schema 9, this one reads up to 1"
     for read in (
         lambda: load_scenario(newer),
@@ -98,48 +88,13 @@ def test_a_newer_scenario_is_refused_wherever_it_comes_from(tmp_path: Path) -> N
             read()
 
 
-# --- plans ----------------------------------------------------------------------------------------------------------
+# --- plans and calibrations ----------------------------------------------------------------------------------------
 
 
-def test_an_old_plan_launches_what_its_name_says() -> None:
-    (found,) = read_fleet(OLD_PLAN).deployments
-    assert old_plan()["deployments"][0]["name"].count("TP2 DP2 EP4") == 2
-    for pool in found.deployment.pools:
-        assert pool.config.parallelism == Parallelism(tp=2, dp=2, ep=4)
-        assert (pool.gpus, pool.config.memory_fraction, pool.config.mask_s) == (4 * pool.replicas, None, 0.0)
-    assert found.workload.rate_per_s == pytest.approx(4.0)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"tp": 4},
-        {"gpus": 2},
-        {"replicas": None},
-        {"sku": "l40s"},
-    ],
-)
-def test_a_split_that_does_not_fit_is_not_guessed(change: dict[str, Any], tmp_path: Path) -> None:
-    """The name says TP2 DP2 EP4; where TP or GPUs say otherwise, the old plan cannot be launched."""
-    content = old_plan()
-    content["deployments"][0]["deployment"]["pools"][0] |= change
-    path = tmp_path / "plan.json"
-    path.write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(InputError, match=r"pools\[0\].parallelism = '\(missing\)': .* Fix: plan again with --json"):
-        read_fleet(path)
-
-
-# --- calibrations ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", [{}, {VERSION_KEY: 1}])
-def test_a_calibration_of_schema_1_says_why_it_cannot_be_used(number: dict[str, int], tmp_path: Path) -> None:
-    """Schema 1 bore no number; of a share of peak per operator family no fit of a kernel can be made."""
-    old = json.loads((REFERENCE / "calibration_schema_1.json").read_text(encoding="utf-8"))
-    path = tmp_path / "old.json"
-    path.write_text(json.dumps({**old, **number}), encoding="utf-8")
-    with pytest.raises(InputError, match=r"old.json: schema_version = 1: .* Fix: measure and fit again"):
-        read_calibration(path)
+@pytest.mark.parametrize(("kind", "remake"), [(PLAN, "plan again"), (CALIBRATION, "measure and fit again")])
+def test_what_no_release_wrote_is_refused(kind: Format, remake: str) -> None:
+    with pytest.raises(InputError, match=f"schema_version = 1: no release .* such a {kind.name}. Fix: {remake}"):
+        kind.upgrade({VERSION_KEY: 1})
 
 
 @pytest.mark.parametrize("number", [{}, {VERSION_KEY: 2}])

@@ -234,11 +234,11 @@ _ALL = (
     ),
     Reader("scenario text", _scenario_text, trees=_SCENARIO, texts=_in(SEEDS, "scenario.yaml")),
     Reader("scenario upload", _upload, trees=_SCENARIO, texts=_in(SEEDS, "scenario.yaml")),
-    Reader("plan", _plan, trees=(_REFERENCE / "plan_schema_1.json", *_in(SEEDS, "plan.json", "plan_cascade.json"))),
+    Reader("plan", _plan, trees=_in(SEEDS, "plan.json", "plan_cascade.json")),
     Reader(
         "plan upload",
         lambda path: scenario_in(path.name, path.read_bytes()),
-        trees=_in(_REFERENCE, "plan_schema_1.json"),
+        trees=_in(SEEDS, "plan.json"),
     ),
     Reader("request of a plan", load_request, trees=_in(SEEDS, "plan.json")),
     Reader("link", _link, trees=_in(SEEDS, "link.json")),
@@ -271,7 +271,7 @@ _ALL = (
     Reader("prices", _prices, tables=_in(SEEDS, "prices.csv", "vms.csv"), file="file.csv"),
     Reader("SKU", lambda path: sku_of_toml(path.read_bytes(), path.name), lines=_L4, file="l4.toml"),
     Reader("SKU folder", lambda path: load_hardware(path.parent), lines=_L4, file="l4.toml"),
-    Reader("calibration", _calibration, trees=(SEEDS / "calibration.json", _REFERENCE / "calibration_schema_1.json")),
+    Reader("calibration", _calibration, trees=_in(SEEDS, "calibration.json")),
     Reader("measured table", _table, tables=_in(SEEDS, "gemm.csv"), file="gemm.csv"),
     Reader("measurements", _measurements, texts=_in(SEEDS, "measurements.jsonl"), file="file.jsonl"),
     Reader(

@@ -97,7 +97,7 @@ REFERENCES: dict[str, dict[str, Any]] = {
 def test_uploads_open_no_files(name: str, kind: str) -> None:
     """What is refused is not opened first either: Python reports no other file, process or socket meanwhile."""
     scenario = {**packaged_content(START), **REFERENCES[name]}
-    upload = {"schema_version": 2, "deployments": [], "scenario": scenario, "scenario_folder": "/etc"}
+    upload = {"schema_version": 4, "deployments": [], "scenario": scenario, "scenario_folder": "/etc"}
     raw = json.dumps(upload if kind == "plan" else scenario).encode()
     with watched() as seen, pytest.raises(PlannerError):
         scenario_in("upload.json", raw)

@@ -76,7 +76,7 @@ def test_a_plan_with_a_deep_scenario_is_refused(tmp_path: Path) -> None:
     """json reads 400 levels, and deepcopy did not survive them."""
     path = tmp_path / "plan.json"
     deep = "[" * 400 + "]" * 400
-    path.write_text(f'{{"schema_version": 2, "deployments": [], "scenario": {{"llm": {deep}}}}}')
+    path.write_text(f'{{"schema_version": 4, "deployments": [], "scenario": {{"llm": {deep}}}}}')
     assert_refused(lambda: load_request(path), f"more than {MAX_DEPTH} levels")
 
 

@@ -174,20 +174,6 @@ def test_a_latency_without_bound_is_one_again(tmp_path: Path) -> None:
     assert rules.count("planner:promised_latency") == 2 and rules.count("planner:expected_latency") == 1
 
 
-def test_a_plan_of_schema_2_is_read(tmp_path: Path) -> None:
-    """It counted dominated configurations, and did not say which replicas may fail."""
-    content = {**document(), "schema_version": 2, "dominated": 7}
-    (one,) = content["deployments"]
-    for performance in (one["predicted"], one["simulated"]):
-        for name in ("interval", "horizon_s", "link_utilisation", "rate_cv"):
-            del performance[name]
-    del one["deployment"]["pools"][0]["surviving"]
-    found = load_plan(written(tmp_path, content))
-    assert found.dominated == () and found.deployments[0].predicted.interval == {}
-    assert started(found) == started(planned("mixed"))
-    assert found.deployments[0].surviving == planned("mixed").deployments[0].surviving
-
-
 def test_shapes_are_what_they_are_called() -> None:
     """The round trips above cover pairs, several slices in one deployment, spare settings: not one case ten times."""
     deployments = {shape: planned(shape).deployments for shape in SHAPES}
