@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from planner.core import InputError, UnsupportedFeatureError, shorten
+from planner.core import InputError, UnsupportedFeatureError, preset_rows, shorten
 from planner.llm.formats import MAX_SIZE
 
 MAX_FILE_BYTES = 10_000_000
@@ -194,17 +194,16 @@ class Feature(StrEnum):
 
     LATENT = "multi-head latent attention (MLA)"
     SPARSE_INDEX = "a sparse attention index"
+    SHARED_INDEX = "a sparse attention index shared between layers"
+    POOLED_INDEX = "a sparse attention index over pooled keys"
+    SPARSE_BLOCKS = "block-sparse attention"
     LINEAR = "linear attention"
     STATE_SPACE = "state-space layers (Mamba)"
     CHUNKED = "chunked attention"
     HYBRID = "hybrid local-global attention"
-    WINDOW = "sliding window attention"
     SHARED_EXPERTS = "shared experts"
     LEADING_DENSE = "leading dense layers before the experts"
     INTERLEAVED = "interleaved expert layers"
-    SHARED_INDEX = "a sparse attention index shared between layers"
-    POOLED_INDEX = "a sparse attention index over pooled keys"
-    SPARSE_BLOCKS = "block-sparse attention"
     LATENT_EXPERTS = "experts on a latent vector"
     RESIDUAL_BLOCKS = "attention residuals"
     COMPRESSED = "attention over compressed keys"
@@ -215,45 +214,15 @@ class Feature(StrEnum):
     CROSS_ATTENTION = "cross-attention"
     ENCODER_DECODER = "an encoder-decoder"
     ENCODER = "a vision or audio encoder"
+    WINDOW = "sliding window attention"
     OTHER_LAYERS = "another type of layer"
 
 
-_MARKERS: dict[Feature, tuple[str, ...]] = {
-    Feature.LATENT: ("kv_lora_rank", "q_lora_rank"),
-    Feature.SPARSE_INDEX: ("index_topk", "index_n_heads"),
-    Feature.SHARED_INDEX: ("indexer_types", "index_topk_pattern"),
-    Feature.POOLED_INDEX: ("index_kpool",),
-    Feature.SPARSE_BLOCKS: ("sparse_attention_config", "index_topk_blocks"),
-    Feature.LINEAR: (
-        "full_attention_interval",
-        "linear_num_key_heads",
-        "linear_conv_kernel_dim",
-        "linear_attn_config",
-        "lru_width",
-    ),
-    Feature.STATE_SPACE: ("state_size", "ssm_cfg", "ssm_state_size", "mamba_d_state", "mamba_d_ssm"),
-    Feature.CHUNKED: ("attention_chunk_size",),
-    Feature.HYBRID: ("sliding_window_pattern", "_sliding_window_pattern", "attn_layer_period"),
-    Feature.SHARED_EXPERTS: (
-        "n_shared_experts",
-        "num_shared_experts",
-        "num_shared_expert",
-        "moe_num_shared_experts",
-        "shared_expert_intermediate_size",
-        "shared_intermediate_size",
-    ),
-    Feature.LEADING_DENSE: ("first_k_dense_replace", "moe_layer_start_index"),
-    Feature.INTERLEAVED: ("interleave_moe_layer_step",),
-    Feature.LATENT_EXPERTS: ("moe_latent_size", "routed_expert_hidden_size"),
-    Feature.RESIDUAL_BLOCKS: ("attn_res_block_size",),
-    Feature.COMPRESSED: ("compress_ratios", "compress_rates"),
-    Feature.HYPER_CONNECTIONS: ("hc_mult",),
-    Feature.HASHED_EXPERTS: ("num_hash_layers",),
-    Feature.SHARED_CACHE: ("num_kv_shared_layers", "use_cla"),
-    Feature.PER_LAYER_SHAPES: ("block_configs", "num_heads_per_layer"),
-    Feature.CROSS_ATTENTION: ("cross_attention_layers", "add_cross_attention"),
-    Feature.ENCODER_DECODER: ("is_encoder_decoder",),
-    Feature.ENCODER: ("vision_config", "audio_config", "has_vision_encoder", "patch_size"),
+FIELDS = {row["field"]: row for row in preset_rows("config_fields.csv")}
+"""Fields of a config: other names of sizes, the feature that a field means, and if it is read though it is no size."""
+_MARKERS = {
+    feature: tuple(field for field, row in FIELDS.items() if row["feature"] == feature.name.lower())
+    for feature in Feature
 }
 """Keys whose presence (true, not zero, not empty) means a feature that changes parameters, FLOPs or KV bytes."""
 

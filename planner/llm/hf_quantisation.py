@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from planner.core import Dtype, InputError, UnsupportedFeatureError, shorten
+from planner.core import Dtype, InputError, UnsupportedFeatureError, preset_rows, shorten
 from planner.llm.attention import OUTPUT_PROJECTIONS
 from planner.llm.formats import Part, PartPrecision, Precision
 from planner.llm.hf_config import ConfigFields
@@ -43,24 +43,9 @@ _TENSOR_DTYPE: dict[tuple[str | None, int], Dtype] = {
     ("float", 8): Dtype.FP8,
     ("int", 8): Dtype.INT8,
 }
-_MODELOPT_FORMATS: dict[str, tuple[Dtype, Dtype | None]] = {
-    "FP8": (Dtype.FP8, Dtype.FP8),
-    "FP8_PER_CHANNEL_PER_TOKEN": (Dtype.FP8_TOKEN, Dtype.FP8_TOKEN),
-    "FP8_BLOCK_SCALES": (Dtype.FP8_BLOCK, Dtype.FP8),
-    "MXFP8": (Dtype.MXFP8, Dtype.MXFP8),
-    "NVFP4": (Dtype.NVFP4, Dtype.NVFP4),
-    "NVFP4_AWQ": (Dtype.NVFP4, Dtype.NVFP4),
-    "W4A16_NVFP4": (Dtype.NVFP4, None),
-    "W4A8_NVFP4_FP8": (Dtype.NVFP4, Dtype.FP8),
-    "W4A16_MXFP4": (Dtype.MXFP4, None),
-    "W4A8_MXFP4_FP8": (Dtype.MXFP4, Dtype.FP8),
-    "W4A8_MXFP4_MXFP8": (Dtype.MXFP4, Dtype.MXFP8),
-    "W4A16_AWQ": (Dtype.INT4, None),
-    "W4A16_GPTQ": (Dtype.INT4, None),
-    "W4A8_AWQ": (Dtype.INT4, Dtype.FP8),
-    "W8A16": (Dtype.INT8, None),
-    "W8A16_GPTQ": (Dtype.INT8, None),
-    "W8A8_SQ_PER_CHANNEL": (Dtype.INT8, Dtype.INT8),
+_MODELOPT_FORMATS = {
+    row["quant_algo"]: (Dtype(row["weights"]), Dtype(row["activations"]) if row["activations"] else None)
+    for row in preset_rows("modelopt_formats.csv")
 }
 """Formats of weights and activations by ``QuantAlgo`` of ``tensorrt_llm/quantization/mode.py``; None: 16 bit."""
 _CACHE_DTYPE = {"FP8": Dtype.FP8, "INT8": Dtype.INT8, "NVFP4": Dtype.NVFP4}
@@ -479,28 +464,7 @@ def _compiled_regex(quantised: ConfigFields, key: str, text: str) -> Callable[[s
 
 
 _LAYER_PREFIXES = ("model.layers", "model.language_model.layers", "language_model.model.layers", "backbone.layers")
-_OTHER_NAMES = {
-    "q_proj": ("qkv_proj",),
-    "k_proj": ("qkv_proj",),
-    "v_proj": ("qkv_proj",),
-    "o_proj": ("out_proj",),
-    "wq_a": ("q_a_proj", "fused_wqa_wkv"),
-    "wq_b": ("q_b_proj",),
-    "wkv": ("kv_proj", "fused_wqa_wkv"),
-    "wo_a": ("o_a_proj",),
-    "wo_b": ("o_b_proj",),
-    "indexer.wq_b": ("compressor.indexer.q_b_proj",),
-    "in_proj_qkv": ("in_proj_qkvz",),
-    "in_proj_z": ("in_proj_qkvz",),
-    "in_proj_b": ("in_proj_ba",),
-    "in_proj_a": ("in_proj_ba",),
-    "gate_proj": ("gate_up_proj", "w1"),
-    "up_proj": ("gate_up_proj", "w3", "fc1"),
-    "down_proj": ("w2", "fc2"),
-    "index_q_proj": ("indexer.q_proj",),
-    "index_k_proj": ("indexer.k_proj",),
-    "indexer.weights_proj": ("indexers_proj",),
-}
+_OTHER_NAMES = {row["matrix"]: tuple(row["other_names"].split()) for row in preset_rows("matrix_names.csv")}
 """Other names of a matrix: packed with its neighbours, or those of an older family."""
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from planner.llm.attention import StateSpace
 from planner.llm.feed_forward import DenseFeedForward
-from planner.llm.hf_config import FULL_ATTENTION, ConfigFields, sliding_window
+from planner.llm.hf_config import FIELDS, FULL_ATTENTION, ConfigFields, sliding_window
 from planner.llm.hf_layers import (
     Attentions,
     AttentionTraits,
@@ -31,35 +31,7 @@ from planner.llm.hf_layers import (
 )
 from planner.llm.layers import Attention
 
-USUAL_NAMES: dict[str, tuple[str, ...]] = {
-    "hidden_size": ("n_embd", "n_embed", "d_model"),
-    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
-    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
-    "num_key_value_heads": ("num_kv_heads", "n_head_kv", "kv_n_heads", "multi_query_group_num"),
-    "head_dim": ("kv_channels", "attention_head_dim"),
-    "intermediate_size": ("n_inner", "ffn_hidden_size", "ffn_dim"),
-    "vocab_size": ("padded_vocab_size",),
-    "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx"),
-    "sliding_window": ("attention_window_size", "window_size"),
-    "sliding_window_pattern": ("global_attn_every_n_layers",),
-    "layer_types": ("layers_block_type",),
-    "tie_word_embeddings": ("tie_embedding", "tie_embeddings"),
-    "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
-    "num_experts_per_tok": ("num_experts_per_token", "moe_topk", "moe_top_k", "moe_k"),
-    "moe_intermediate_size": ("expert_ffn_hidden_size",),
-    "num_shared_experts": ("n_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
-    "shared_expert_intermediate_size": ("moe_shared_expert_intermediate_size", "shared_intermediate_size"),
-    "first_k_dense_replace": ("num_dense_layers",),
-    "use_qk_norm": ("qk_layernorm", "qk_norm", "qk_ln"),
-    "qkv_bias": ("use_qkv_bias", "add_qkv_bias", "attention_bias", "use_bias", "bias"),
-    "output_bias": ("attention_out_bias", "attention_bias", "use_bias", "bias"),
-    "mlp_bias": ("use_bias", "bias"),
-    "mamba_n_heads": ("mamba_num_heads",),
-    "mamba_d_head": ("mamba_head_dim", "mamba_headdim"),
-    "mamba_d_state": ("ssm_state_size",),
-    "mamba_n_groups": ("mamba_ngroups", "n_groups"),
-    "mamba_d_conv": ("conv_kernel",),
-}
+USUAL_NAMES = {field: tuple(row["other_names"].split()) for field, row in FIELDS.items() if row["other_names"]}
 """Other names of a field, ``attribute_map`` of the configuration classes among them; the first that is given counts."""
 _SECTIONS = ("attn_config", "ffn_config")
 """Sections that hold sizes of their own (DBRX, MPT)."""
@@ -80,29 +52,7 @@ _NO_SHAPES = re.compile(
 """Words in the name of a field that changes no shape, whatever else is in it."""
 _READ = frozenset(
     {*USUAL_NAMES, *(name for names in USUAL_NAMES.values() for name in names), *_SECTIONS}
-    | {"max_window_layers", "mlp_layer_types", "moe_layer_freq", "decoder_sparse_step", "mlp_only_layers", "moe_layers"}
-    | {
-        "interleave_moe_layer_step",
-        "moe_layer_interval",
-        "moe_layer_start_index",
-        "moe_layer_end_index",
-        "attention_bias",
-    }
-    | {"kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "qk_head_dim", "v_head_dim", "use_mla"}
-    | {
-        "num_nextn_predict_layers",
-        "mtp_num_hidden_layers",
-        "num_mtp_layers",
-        "shared_expert_gate",
-        "use_shared_expert_gate",
-    }
-    | {
-        "no_rope_layers",
-        "no_rope_layer_interval",
-        "use_sliding_window",
-        "moe_router_enable_expert_bias",
-        "use_expert_bias",
-    }
+    | {field for field, row in FIELDS.items() if row["read"]}
 )
 """Fields that say something of shapes and are read, or only of positions."""
 
