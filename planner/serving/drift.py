@@ -102,7 +102,9 @@ def busiest_minute(drift: RateDrift) -> float:
         Factor [-]; of a drift shorter than a minute its mean, 1.
     """
     factors, step_s = _steps(drift, drift.array)
-    return float(factors[_minute(factors, step_s)].mean())
+    length = min(max(round(MINUTE_S / step_s), 1), factors.size)
+    sums = np.convolve(np.concatenate([factors, factors[: length - 1]]), np.ones(length), mode="valid")
+    return float(sums.max()) / length
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,33 +144,13 @@ class MixedWindows:
     work: float = 1.0
 
 
-@dataclass(frozen=True, eq=False)
-class QueueUnderDrift:
-    """The queue of a pool whose rate varies.
-
-    Attributes:
-        everything: latencies [s] of all requests.
-        path: what they meet; None where the mean rate is more than the pool can serve.
-        minute: steps of the busiest minute.
-    """
-
-    everything: QueueLatency
-    path: _Path | None
-    minute: IntArray
-
-    @cached_property
-    def busiest(self) -> QueueLatency:
-        """Latencies [s] of the requests that come in the busiest minute."""
-        return self.everything if self.path is None else self.path.latencies(self.minute)
-
-
 def queue_under_drift(
     queues: SteadyQueues,
     rate_per_s: float,
     drift: RateDrift,
     growth: tuple[float, float] = (0.0, 1.0),
     mixes: Sequence[MixedWindows] = (),
-) -> QueueUnderDrift:
+) -> QueueLatency | None:
     """The queue of a pool whose rate varies.
 
     Args:
@@ -180,13 +162,11 @@ def queue_under_drift(
         mixes: the pool before requests of the lengths of some windows, for all windows; none: one mix.
 
     Returns:
-        Latencies [s] of all requests, and of those of the busiest minute; that of `queues`, unstable, where the mean
-        rate is more than the pool can serve.
+        Latencies [s] of all requests; None where the mean rate is more than the pool can serve.
     """
     factors, step_s = _steps(drift, drift.array)
-    minute = _minute(factors, step_s)
     if rate_per_s >= queues.limit_per_s:
-        return QueueUnderDrift(queues.solve(rate_per_s), None, minute)
+        return None
     mixes = mixes or (MixedWindows(queues, np.arange(drift.array.size)),)
     of_windows: IntArray = np.empty(drift.array.size, dtype=np.int64)
     for place, each in enumerate(mixes):
@@ -198,14 +178,13 @@ def queue_under_drift(
     rare = float(loads[order][int(np.searchsorted(np.cumsum(loads[order]), RARE_SHARE * loads.sum()))])
     nodes = NODE_LOADS if loads.max() < NARROW_RATIO * rare else NODE_LOADS[::2]
     ends = [(float(own.min()), float(own.max())) for own in (loads[mix == place] for place in range(len(mixes)))]
-    curves = [
-        each.queues.between(nodes, max(low, min(rare, high)), high)
-        for each, (low, high) in zip(mixes, ends, strict=True)
-    ]
-    if any(curve is None for curve in curves):
-        return QueueUnderDrift(queues.solve(rate_per_s), None, minute)
-    path = _Path.of([curve for curve in curves if curve is not None], mix, factors, loads, step_s)
-    return QueueUnderDrift(path.latencies(np.arange(factors.size)), path, minute)
+    curves = []
+    for each, (low, high) in zip(mixes, ends, strict=True):
+        curve = each.queues.between(nodes, max(low, min(rare, high)), high)
+        if curve is None:
+            return None
+        curves.append(curve)
+    return _Path.of(curves, mix, factors, loads, step_s).latencies()
 
 
 def _steps(drift: RateDrift, factors: Array) -> tuple[Array, float]:
@@ -213,15 +192,6 @@ def _steps(drift: RateDrift, factors: Array) -> tuple[Array, float]:
     windows = factors.size
     each = min(max(PATH_STEPS // windows, 1), MOST_STEPS_A_WINDOW)
     return np.repeat(factors, each), drift.window_s / each
-
-
-def _minute(factors: FloatArray, step_s: float) -> IntArray:
-    """Steps of the busiest minute; of several alike the last, when queues have followed."""
-    size = factors.size
-    length = min(max(round(MINUTE_S / step_s), 1), size)
-    sums = np.convolve(np.concatenate([factors, factors[: length - 1]]), np.ones(length), mode="valid")
-    first = size - 1 - int(np.argmax(np.round(sums[::-1], 9)))
-    return (first + np.arange(length)) % size
 
 
 def _around(nodes: FloatArray, low: float, high: float) -> tuple[float, ...]:
@@ -430,14 +400,11 @@ class _Path:
         lasts_s = float(np.average(each_s[mix], weights=requests))
         return cls(curves, mix, requests, loads, first, _ahead(decode.loads, step_s, lasts_s / 2.0))
 
-    def latencies(self, steps: IntArray) -> QueueLatency:
-        """Of the requests that come in some steps."""
-        steps = steps[self.requests[steps] > 0.0]
-        parts = [
-            self._binned(curve, steps[self.mix[steps] == place])
-            for place, curve in enumerate(self.curves)
-            if np.any(self.mix[steps] == place)
-        ]
+    def latencies(self) -> QueueLatency:
+        """Of all requests."""
+        steps = np.flatnonzero(self.requests > 0.0)
+        of_curves = [(curve, steps[self.mix[steps] == place]) for place, curve in enumerate(self.curves)]
+        parts = [self._binned(curve, own) for curve, own in of_curves if own.size]
         weights = np.concatenate([part.requests for part in parts]) / sum(part.requests.sum() for part in parts)
         mass = weights[:, None] * SLICE_MASS
         ttft_s = np.concatenate([part.ttft_s for part in parts])
@@ -449,10 +416,7 @@ class _Path:
         def itl() -> LatencyDistribution:
             return condensed_sample(np.concatenate([part.slices("itl") for part in parts]), mass)
 
-        at_steps = [
-            curve.running_and_step_s(self.decode_loads[steps[self.mix[steps] == place]])
-            for place, curve in enumerate(self.curves)
-        ]
+        at_steps = [curve.running_and_step_s(self.decode_loads[own]) for curve, own in of_curves]
         running, step_s = np.concatenate(at_steps).mean(axis=0).tolist()
         return replace(
             parts[-1].curve.queues[-1],

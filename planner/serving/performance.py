@@ -113,7 +113,8 @@ def evaluate(
     if not figures:
         return performance
     if horizon_s is not None and not performance.stable:
-        performance = _overloaded(deployment, _at_factor(workload, 1.0), horizon_s, performance)
+        steady = Workload(arrivals=workload.open_arrivals.steady, classes=workload.classes)
+        performance = _overloaded(deployment, steady, horizon_s, performance)
     performance = _with_notes(deployment, workload.lengths, performance)
     cached = (*session_notes(deployment, workload), *known_hit_notes(deployment, workload))
     notes = (*performance.assumptions, *cached)
@@ -149,20 +150,14 @@ def _long_run(deployment: Deployment, workload: Workload, figures: bool) -> Perf
     """Under open arrivals, in the long run."""
     pools = tuple(pool_under_load(pool, workload) for pool in deployment.pools)
     performance = _of_pools(deployment, workload, pools, figures)
-    if not figures or workload.open_arrivals.drift is None or not performance.stable:
+    drift = workload.open_arrivals.drift
+    if not figures or drift is None or not performance.stable:
         return performance
-    minute = _at_factor(workload, busiest_minute(workload.open_arrivals.drift))
-    factor = minute.rate_per_s / workload.rate_per_s
-    busiest = tuple(
-        replace(
-            pool,
-            queue=pool.queue if pool.varying is None else pool.varying.busiest,
-            rate_per_s=factor * pool.rate_per_s,
-            workload=_at_factor(pool.workload, factor),
-        )
-        for pool in pools
+    note = (
+        f"rate varies ({drift.source}): coefficient of variation {drift.cv:.2f}, busiest minute "
+        f"{busiest_minute(drift) * workload.rate_per_s:.3g}/s; percentiles are over all requests"
     )
-    return _with_minute(performance, workload, _of_pools(deployment, minute, busiest, figures))
+    return replace(performance, rate_cv=drift.cv, assumptions=(*performance.assumptions, note))
 
 
 def _of_pools(
@@ -172,24 +167,6 @@ def _of_pools(
     answer = _disaggregated if deployment.is_disaggregated else _mixed
     performance = answer(deployment, workload, *pools)
     return replace(performance, pools=tuple(pool.performance() for pool in pools)) if figures else performance
-
-
-def _at_factor(workload: Workload, factor: float) -> Workload:
-    """The same at a steady rate, a factor times the mean one."""
-    arrivals = workload.open_arrivals.steady
-    return Workload(arrivals=arrivals.at_rate(factor * arrivals.rate_per_s), classes=workload.classes)
-
-
-def _with_minute(performance: Performance, workload: Workload, minute: Performance) -> Performance:
-    """The same with what is known of a rate that varies."""
-    drift = workload.open_arrivals.drift
-    assert drift is not None
-    note = (
-        f"rate varies ({drift.source}): coefficient of variation {drift.cv:.2f}, busiest minute "
-        f"{minute.rate_per_s:.3g}/s; percentiles are over all requests"
-    )
-    assumptions = (*performance.assumptions, note)
-    return replace(performance, rate_cv=drift.cv, worst_minute=minute, assumptions=assumptions)
 
 
 def _with_intervals(deployment: Deployment, lengths: TokenLengths, performance: Performance) -> Performance:

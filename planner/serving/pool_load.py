@@ -32,7 +32,6 @@ from planner.roofline import Bound
 from planner.serving.drift import (
     NODE_LOADS,
     MixedWindows,
-    QueueUnderDrift,
     SteadyQueues,
     length_mixes,
     queue_under_drift,
@@ -93,7 +92,6 @@ class PoolUnderLoad:
         workload: as the pool sees it: prompts without what its prefix cache holds.
         prefix_hits: share of the input tokens found in the prefix cache.
         loads: from KV tiers; None without any.
-        varying: of a rate that varies, what `queue` is made of.
         memory: what full KV memory costs; None where it is never full.
     """
 
@@ -104,7 +102,6 @@ class PoolUnderLoad:
     workload: Workload
     prefix_hits: float = 0.0
     loads: PoolLoads | None = None
-    varying: QueueUnderDrift | None = None
     memory: FullMemory | None = None
 
     def performance(self) -> PoolPerformance:
@@ -285,24 +282,23 @@ class _SteadyPools:
         assert drift is not None
         growth = self.growth if drift.input_factors else (0.0, 1.0)
         mixes = self.mixes(workload) if drift.input_factors else ()
-        varying = queue_under_drift(self.queues, rate_per_s, drift, growth, mixes)
+        queue = queue_under_drift(self.queues, rate_per_s, drift, growth, mixes)
         nearest = rate_per_s
-        if varying.path is not None:
+        if queue is not None:
             nodes = STEADY_NODES * self.limit_per_s
             nearest = float(nodes[np.argmin(np.abs(nodes - rate_per_s))])
-        if varying.path is None or has_prefixes(self.pool, self.workload):
+        if queue is None or has_prefixes(self.pool, self.workload):
             node = self.at(nearest)
         elif self.pool.role is Role.DECODE:  # all but its queue
-            node = _decode_pool_under_load(self.pool, self.workload.at_rate(nearest), varying.everything)
+            node = _decode_pool_under_load(self.pool, self.workload.at_rate(nearest), queue)
         else:
             steady = self.workload.at_rate(nearest)
-            node = _prompt_pool_under_load(self.pool, steady, CachedWorkload(steady), varying.everything)
+            node = _prompt_pool_under_load(self.pool, steady, CachedWorkload(steady), queue)
         return replace(
             node,
-            queue=varying.everything,
+            queue=node.queue if queue is None else queue,
             rate_per_s=node.rate_per_s * (rate_per_s / nearest),
             workload=Workload(arrivals=arrivals, classes=node.workload.classes),
-            varying=varying,
         )
 
 

@@ -331,7 +331,6 @@ class Performance:
         link_utilisation: seconds of KV transfers per second and link of the pool that has fewer replicas, above 1 only
             where links are not shared (simulated; 0 when mixed or analytic).
         rate_cv: coefficient of variation of a rate that varies; 0 where it is steady or was not looked at (simulated).
-        worst_minute: of a rate that varies, the same for the requests that come in its busiest minute (analytic).
     """
 
     method: Method
@@ -354,7 +353,6 @@ class Performance:
     horizon_s: float = 0.0
     link_utilisation: float = 0.0
     rate_cv: float = 0.0
-    worst_minute: Performance | None = None
 
     def distribution(self, metric: Metric) -> LatencyDistribution:
         """The distribution of a metric."""
