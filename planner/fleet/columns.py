@@ -18,7 +18,7 @@ becomes a unit of its own, with its rates of all slices. A compromise that is be
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -193,15 +193,16 @@ class CandidateColumns:
         self._families: dict[str, dict[str, dict[str, ConfigurationFamily]]] = {}
         for slice_ in slices:
             for family in families[slice_.name]:
-                self._families.setdefault(slice_.service.name, {}).setdefault(family.name, {})[slice_.name] = family
-                members = {(slice_.service.name, pool_name(member)): member for member in family.members}
-                self._member_of |= members
-                self._family_of |= dict.fromkeys(members, family.name)
+                self._add_family(slice_.service.name, slice_.name, family)
         self._untried: dict[tuple[str, str], dict[str, ConfigurationFamily]] = {}
         self._by_name: dict[str, Column] = {}
         self._sizes: set[tuple[str, str, int]] = set()
         if corrections is not None:
             self._shares.take_over(corrections, self._families)
+            for kept in corrections.kept:
+                configuration, _, alone = kept.configuration.partition(" for ")
+                if alone and (kept.service, configuration) in self._member_of:
+                    self.offer_alone(self._member_of[kept.service, configuration], kept.service, self._demand_per_s)
         for service in self._families:
             self._add_sizes(service)
         if corrections is not None:
@@ -242,7 +243,7 @@ class CandidateColumns:
         of_others = {(each.service, each.role) for each in expected}
         for column in (self._by_name[name] for name in used if name in self._by_name):
             key = (column.service, column.family.role)
-            if column.member is not None and key in of_others:  # it held as it is
+            if column.member is not None and (key in of_others or column.member.serves):  # it held as it is
                 name = pool_name(column.member)
                 share = self._shares.of(*key, column.family.name, name)
                 own = KeptShare(
@@ -378,6 +379,32 @@ class CandidateColumns:
                 if (column.name, name) in self._simulated:
                     self._simulated[column.name, name] *= lost
             self._set(self._corrected(column))
+
+    def offer_alone(self, member: PoolOption, service: str, served: Collection[str]) -> None:
+        """Offer pools that serve one slice alone, after one of the same family missed a target with several.
+
+        The program takes what several slices need of a pool for the sum of what each alone needs. That this is too
+        little lowers the rates of a family with any slices in it, and says nothing of each alone.
+
+        Args:
+            member: of the pool that missed.
+            service: it serves.
+            served: names of its slices; nothing is offered for one.
+        """
+        by_slice = self._families[service][self._family_of[service, pool_name(member)]]
+        for name in by_slice if len(served) > 1 else ():
+            members = tuple(replace(each, serves=name) for each in by_slice[name].members)
+            alone = replace(by_slice[name], members=members)
+            if alone.name not in self._families[service]:
+                self._add_family(service, name, alone)
+        self._add_sizes(service)
+
+    def _add_family(self, service: str, name: str, family: ConfigurationFamily) -> None:
+        """Know a family that can serve a slice of a service, by its name."""
+        self._families.setdefault(service, {}).setdefault(family.name, {})[name] = family
+        members = {(service, pool_name(member)): member for member in family.members}
+        self._member_of |= members
+        self._family_of |= dict.fromkeys(members, family.name)
 
     def _offer_others(self, missed: PoolOption, service: str) -> None:
         """Offer the other members of a family at every size; what missed has columns of its own.
@@ -581,8 +608,9 @@ class CandidateColumns:
             best = self._capacities[name].best(family, column.surviving, asked_per_s)
             self.dominated |= {dominated.name: dominated for dominated in best.dominated}
             if best.member is not None:
-                self._note_rise(column.rates.get(name), best.rate_per_s * self._kept_share(column.service, best.member))
-                new = replace(column, member=best.member, rates={})
+                member = replace(best.member, serves=family.members[0].serves)
+                self._note_rise(column.rates.get(name), best.rate_per_s * self._kept_share(column.service, member))
+                new = replace(column, member=member, rates={})
                 self._theory[new.name, name] = _TheoryRate(best.rate_per_s, asked_per_s)
                 known = self._by_name.get(new.name)
                 rates = known.rates if known else self._member_rates(new)

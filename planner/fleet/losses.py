@@ -178,7 +178,7 @@ class _Aftermath:
         """By which failures are compared."""
         worst = self.worst
         if worst is None:
-            return not self.holds, 0.0 if self.holds else math.inf, True
+            return not self.holds, 0.0 if self.holds else math.inf, bool(self.gone)
         return not self.holds, worst.predicted_s / worst.target.threshold_s, False
 
 

@@ -4,7 +4,8 @@
 2. Replace the rates of the chosen units by those of theory; repeat from 1 until none is optimistic.
 3. Of the fleets that tie with the best take the one that is simplest to run (`planner.fleet.refinement`).
 4. Build the deployments and evaluate them. Where they hold in too few worlds of other step times, lower the rates of
-   the families that they are made of (`planner.fleet.confidence`); repeat from 1.
+   the families that they are made of (`planner.fleet.confidence`); repeat from 1. Of a pool that serves several slices
+   offer those that serve one alone (`CandidateColumns.offer_alone`), also in 5.
 5. Simulate them, with steps as slow as in the last of the worlds in which they have to hold; lower the rates of every
    configuration that misses a target, by as much as its misses say, and what is expected of those not simulated yet,
    or of the families where with these misses in mind too few worlds are left; repeat from 1.
@@ -226,6 +227,7 @@ class _Trial:
                 kept = min(max([*caused, 1.0]) ** (-1.0 / MISS_GROWTH), SHARE_KEPT_AFTER_MISS)
                 simulated = deployment.run is not None
                 search.columns.lower(pool.option, pool.service, pool.capacity_share, kept, simulated=simulated)
+                search.columns.offer_alone(pool.option, pool.service, pool.rates_per_s)
 
     def _lower_unsure(self, search: FleetSearch) -> None:
         """Lower the rates of the families that hold in too few worlds; of fleets of several SKUs where these do so.
@@ -248,6 +250,7 @@ class _Trial:
                 blamed = [pool for pool in blamed if pool.option.role is not Role.DECODE] or blamed
             for pool in blamed or pools:
                 search.columns.fall_short(pool.option, pool.service, pool.surviving, pool.rates_per_s, short.kept)
+                search.columns.offer_alone(pool.option, pool.service, pool.rates_per_s)
 
 
 def _falls_short(judgement: Judgement | None) -> bool:

@@ -202,6 +202,8 @@ class PoolOption:
     router: Router = Router.ROUND_ROBIN
     tag: str = ""
     """Further features that tell it apart in the search, e.g. ``sglang bf16 prefix cache``; part of the name."""
+    serves: str = ""
+    """The only slice of the traffic that its pools serve; empty: any."""
 
     @property
     def gpus(self) -> int:
@@ -211,8 +213,9 @@ class PoolOption:
     @cached_property
     def name(self) -> str:
         """E.g. ``h100-sxm TP2 c2048 b128``."""
-        config = self.config
-        return f"{config.label} c{config.max_batched_tokens} b{config.max_running_requests} {self.tag}".rstrip()
+        config, alone = self.config, f"for {self.serves}" if self.serves else ""
+        limits = f"c{config.max_batched_tokens} b{config.max_running_requests}"
+        return " ".join(filter(None, (config.label, limits, self.tag, alone)))
 
     def pool(self, replicas: int) -> Pool:
         """So many replicas of it."""
@@ -263,8 +266,9 @@ class ConfigurationFamily:
     @cached_property
     def name(self) -> str:
         """E.g. ``prefill h100-sxm TP2 kv fp8 vllm``."""
-        config = self.members[0].config
-        words = (self.role.value, config.label, self.hands_on, tiers_label(config.schedule.kv_tiers))
+        config, serves = self.members[0].config, self.members[0].serves
+        alone = f"for {serves}" if serves else ""
+        words = (self.role.value, config.label, self.hands_on, tiers_label(config.schedule.kv_tiers), alone)
         return " ".join(filter(None, words))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,11 +91,10 @@ def table(seed: int, families: list[ConfigurationFamily], slack: float = 1.3) ->
     return Table(true, slack)
 
 
-def flat_table(*families: ConfigurationFamily) -> Table:
-    """Ten requests per second from every replica of every member, and bounds that are no higher."""
-    return Table(
-        {(kind.name, size, each.name): 10.0 * size for kind in families for each in kind.members for size in SIZES}, 1.0
-    )
+def flat_table(*families: ConfigurationFamily, per_s: Sequence[float] = (10.0,) * 3, slack: float = 1.0) -> Table:
+    """As many requests per second from every replica of a member at any size."""
+    rates = [(kind, each, rate) for kind in families for each, rate in zip(kind.members, per_s, strict=False)]
+    return Table({(kind.name, size, each.name): rate * size for kind, each, rate in rates for size in SIZES}, slack)
 
 
 def columns_of(rates: Table, *families: ConfigurationFamily) -> CandidateColumns:
@@ -121,10 +121,8 @@ def test_the_lazy_answer_is_that_of_knowing_every_rate(seed: int) -> None:
     rng = np.random.default_rng(seed + 100)
     usd = {kind.name: float(rng.uniform(2.0, 9.0)) for kind in families}
     columns = columns_of(rates, *families)
-    while True:
-        lazy = solved(columns, {"all": DEMAND_PER_S}, usd)
-        if not columns.refine(lazy):
-            break
+    while columns.refine(lazy := solved(columns, {"all": DEMAND_PER_S}, usd)):
+        pass
     every = tuple(
         Unit(name=f"{kind} {size} {one}", rates_per_s={"all": min(rate, DEMAND_PER_S)}, usd_per_hour=size * usd[kind])
         for (kind, size, one), rate in rates.true.items()
@@ -140,30 +138,16 @@ def test_the_lazy_answer_is_that_of_knowing_every_rate(seed: int) -> None:
 def test_a_unit_for_two_slices_has_one_configuration_and_its_own_rate_of_each() -> None:
     """A column chosen for both slices becomes one column per best member, never a mixture of members."""
     kind = family(1)
-    short, long = (
-        Table(
-            {
-                (kind.name, size, one.name): size * rate
-                for one, rate in zip(kind.members, rates, strict=True)
-                for size in SIZES
-            },
-            1.2,
-        )
-        for rates in ((30.0, 20.0), (5.0, 8.0))
-    )
-    parts = [part("short", 20.0), part("long", 4.0)]
-    columns = CandidateColumns(
-        parts, {"short": [kind], "long": [kind]}, {"short": short, "long": long}, FleetLimits(), SITES
-    )  # type: ignore[dict-item]
-    while True:
-        answer = solved(columns, {"short": 20.0, "long": 4.0}, {kind.name: 1.0})
-        if not columns.refine(answer):
-            break
+    tables: Any = {"short": flat_table(kind, per_s=(30.0, 20.0), slack=1.2)}
+    tables["long"] = flat_table(kind, per_s=(5.0, 8.0), slack=1.2)
+    parts, families = [part("short", 20.0), part("long", 4.0)], {"short": [kind], "long": [kind]}
+    columns = CandidateColumns(parts, families, tables, FleetLimits(), SITES)
+    while columns.refine(answer := solved(columns, {"short": 20.0, "long": 4.0}, {kind.name: 1.0})):
+        pass
     # best: 20/30 + 4/5 = 1.47 with the first member, 20/20 + 4/8 = 1.5 with the second; in units: two replicas
     assert answer.cost_usd_per_hour == pytest.approx(2.0)
     for column in columns.chosen(answer):
-        assert column.member is not None
-        place = kind.members.index(column.member)
+        place = kind.members.index(column.member)  # type: ignore[arg-type]
         for name, expected in (("short", (30.0, 20.0)), ("long", (5.0, 8.0))):
             if name in answer.routed_per_s[column.name]:
                 assert column.rates[name].rate_per_s <= column.surviving * expected[place] + 1e-9
@@ -200,6 +184,22 @@ def test_a_missed_target_lowers_the_configuration_at_every_size() -> None:
         assert one.rates["all"].rate_per_s == pytest.approx(min(DEMAND_PER_S, 0.5 * 0.9 * true))
 
 
+def test_what_misses_with_two_slices_in_a_pool_says_nothing_of_each_alone() -> None:
+    kind = family(1)
+    alone = [replace(kind, members=tuple(replace(one, serves=name) for one in kind.members)) for name in "ab"]
+    rates: Any = flat_table(kind, *alone)
+    families, tables = {"a": [kind], "b": [kind]}, {"a": rates, "b": rates}
+    columns = CandidateColumns([part("a"), part("b")], families, tables, FleetLimits(), SITES)
+    columns.fall_short(kind.members[0], "chat", 1, {"a": 5.0, "b": 5.0}, 0.8)
+    columns.offer_alone(kind.members[0], "chat", "ab")
+    rated = [(column, rate.rate_per_s) for column in columns.all for rate in column.rates.values()]
+    assert {(*one.rates, round(rate / one.surviving, 6)) for one, rate in rated} == {
+        ("a", "b", 8),
+        ("a", 10),
+        ("b", 10),
+    }
+
+
 def test_a_rate_that_was_not_asked_for_in_full_is_asked_for_again() -> None:
     """A pool known to carry the whole demand may carry it still after a cut: more than the demand has to be known."""
     kind = family(1)
@@ -219,16 +219,11 @@ def test_what_was_not_simulated_is_expected_to_be_little_better_than_what_was() 
     families = [one, other, apart]
     columns = columns_of(flat_table(*families), *families)
     columns.lower(one.members[0], "chat", share=1.0, kept=0.5)
-    expected = {
-        (column.family.name, column.surviving): column.rates["all"].rate_per_s
-        for column in columns.all
-        if column.member is None
-    }
-    kept = 0.5 * BETTER_THAN_BEST
-    for size in SIZES:
-        assert expected[one.name, size] == pytest.approx(kept * 10.0 * size)
-        assert expected[other.name, size] == pytest.approx(kept * 10.0 * size)
-        assert expected[apart.name, size] == pytest.approx(10.0 * size)  # of another role
+    bare = [column for column in columns.all if column.member is None]
+    assert len(bare) == len(families) * len(SIZES)
+    for column in bare:
+        kept = 1.0 if column.family.role is Role.PREFILL else 0.5 * BETTER_THAN_BEST
+        assert column.rates["all"].rate_per_s == pytest.approx(kept * 10.0 * column.surviving)
 
 
 def test_a_family_that_holds_in_too_few_worlds_keeps_the_rate_at_which_it_would_and_the_others_theirs() -> None:
