@@ -17,8 +17,11 @@ KERNELS = 0
 """Kind of seconds; roofs are the last kind, where they are there."""
 
 
+_NOTHING = np.zeros((0, 1, 1))
+
+
 class StepTables(NamedTuple):
-    """A step timer as compiled code reads it.
+    """A step timer as compiled code reads it; by default that of nothing.
 
     Attributes:
         dp, shares, queries: attention ranks, parts that decodes are split into, tokens per decode and step.
@@ -37,53 +40,30 @@ class StepTables(NamedTuple):
         exchange: of experts' tokens: how long it takes, and keeps processors from computing, shape (2, knots) [s].
     """
 
-    dp: float
-    shares: float
-    queries: float
-    stretch: float
-    prompt_stretch: float
-    between_s: float
-    eager_s: float
-    pieces_s: float
-    captured_decodes: float
-    captured_tokens: float
-    host_s: float
-    sequence_s: float
-    kinds: int
-    has_group: bool
-    tokens: FloatArray
-    curves: FloatArray
-    surfaces: FloatArray
-    attention: np.recarray[Any, Any]
-    corrections: FloatArray
-    overlaps: bool
-    exchange: FloatArray
+    dp: float = 1.0
+    shares: float = 1.0
+    queries: float = 1.0
+    stretch: float = 1.0
+    prompt_stretch: float = 1.0
+    between_s: float = 0.0
+    eager_s: float = 0.0
+    pieces_s: float = 0.0
+    captured_decodes: float = 0.0
+    captured_tokens: float = 0.0
+    host_s: float = 0.0
+    sequence_s: float = 0.0
+    kinds: int = 0
+    has_group: bool = False
+    tokens: FloatArray = np.zeros(0)
+    curves: FloatArray = _NOTHING
+    surfaces: FloatArray = _NOTHING
+    attention: np.recarray[Any, Any] = np.zeros(0, dtype=prompt_record()).view(np.recarray)
+    corrections: FloatArray = _NOTHING
+    overlaps: bool = False
+    exchange: FloatArray = np.zeros((2, 0))
 
 
-_NOTHING = np.zeros((0, 1, 1))
-NO_TABLES = StepTables(
-    dp=1.0,
-    shares=1.0,
-    queries=1.0,
-    stretch=1.0,
-    prompt_stretch=1.0,
-    between_s=0.0,
-    eager_s=0.0,
-    pieces_s=0.0,
-    captured_decodes=0.0,
-    captured_tokens=0.0,
-    host_s=0.0,
-    sequence_s=0.0,
-    kinds=0,
-    has_group=False,
-    tokens=np.zeros(0),
-    curves=_NOTHING,
-    surfaces=_NOTHING,
-    attention=np.zeros(0, dtype=prompt_record()).view(np.recarray),
-    corrections=_NOTHING,
-    overlaps=False,
-    exchange=np.zeros((2, 0)),
-)
+NO_TABLES = StepTables()
 """In the place of tables where there are none."""
 
 

@@ -23,6 +23,7 @@ from planner.roofline.kernel_forms import (
     GpuPeaks,
     PrefillForm,
     at_head_dim,
+    prefill_efficiency,
 )
 from planner.roofline.operators import (
     ACTIVATION_BYTES,
@@ -142,14 +143,7 @@ def windowed_block_prefill_s(row: Constants, table: FloatArray, chunks: float, n
     Returns:
         Duration, shape of `chunks` [s].
     """
-    efficiency = at_head_dim(
-        row.head_dim,
-        row.compute_efficiency_64,
-        row.compute_efficiency_128,
-        row.compute_efficiency_256,
-        row.compute_efficiency_512,
-    )
-    scores_s = chunks * pairs_of(new, past, 0.0) * row.score_s / efficiency
+    scores_s = chunks * pairs_of(new, past, 0.0) * row.score_s / prefill_efficiency(row)
     return prefill_attention_s(row, table, chunks, new, past) + scores_s
 
 

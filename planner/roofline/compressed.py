@@ -9,6 +9,7 @@ and entries, rotation back and quantisation of the output. The scores of an inde
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from planner.core import Constants, FloatArray, vectorized
 from planner.llm import HEAD_GROUP
@@ -166,8 +167,8 @@ def compressed_prompts_s(
 
 
 @dataclass(frozen=True)
-class CompressedPrefill(PromptOperator):
-    """Prompt chunks over their window and compressed keys.
+class CompressedKeys(Operator):
+    """Attention over a window and compressed keys.
 
     Where compressed attention was not measured, the start and the shares of peak of latent attention stand in: there
     too all heads share one key of 512 channels or so.
@@ -175,6 +176,9 @@ class CompressedPrefill(PromptOperator):
     Attributes:
         shape: heads on this GPU and what they see.
     """
+
+    phase: ClassVar[str]
+    """Of its kernels: ``prefill`` or ``decode``."""
 
     shape: CompressedHeads
 
@@ -186,7 +190,16 @@ class CompressedPrefill(PromptOperator):
     @property
     def fit_keys(self) -> tuple[str, ...]:
         """Kernels with an index or without, as the layer has one; then those of latent attention."""
-        return _keys("prefill", self.shape)
+        kinds = ("indexed", "pooled") if self.shape.top_k else ("pooled", "indexed")
+        own = (f"compressed_{self.phase}/{kind}" for kind in kinds)
+        return (*own, f"latent_{self.phase}/fp8", f"latent_{self.phase}/bf16")
+
+
+@dataclass(frozen=True)
+class CompressedPrefill(CompressedKeys, PromptOperator):
+    """Prompt chunks over their window and compressed keys."""
+
+    phase: ClassVar[str] = "prefill"
 
     @property
     def prompt_work(self) -> PromptWork:
@@ -212,20 +225,10 @@ class CompressedPrefill(PromptOperator):
 
 
 @dataclass(frozen=True)
-class CompressedDecode(Operator):
-    """One query (more with speculation) per sequence over its window and compressed keys; as `CompressedPrefill`."""
+class CompressedDecode(CompressedKeys):
+    """One query (more with speculation) per sequence over its window and compressed keys."""
 
-    shape: CompressedHeads
-
-    @property
-    def launches(self) -> float:
-        """Kernels launched for it over all layers."""
-        return _LAUNCHES * self.count
-
-    @property
-    def fit_keys(self) -> tuple[str, ...]:
-        """As `CompressedPrefill`."""
-        return _keys("decode", self.shape)
+    phase: ClassVar[str] = "decode"
 
     def _entries(self, load: Load) -> Number:
         """Keys that one query of every sequence sees, compressed ones and those of the window."""
@@ -252,11 +255,6 @@ class CompressedDecode(Operator):
         return where_any(
             load.decodes, compressed_attention_s(tokens, pairs, read, self.shape, form, gpu.peaks(self.dtype))
         )
-
-
-def _keys(phase: str, shape: CompressedHeads) -> tuple[str, ...]:
-    kinds = ("indexed", "pooled") if shape.top_k else ("pooled", "indexed")
-    return (*(f"compressed_{phase}/{kind}" for kind in kinds), f"latent_{phase}/fp8", f"latent_{phase}/bf16")
 
 
 def _keys_of_token(shape: CompressedHeads) -> float:

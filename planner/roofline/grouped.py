@@ -8,14 +8,15 @@ says so. Causal prefill follows FlashAttention-2 (Dao 2023, arXiv:2307.08691), d
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from hardware_db import Dtype
 from planner.core import Constants, FloatArray, compiled, vectorized
 from planner.llm import BYTES_PER_VALUE
 from planner.roofline.arithmetic import Number, at_most, corrected_s, limited, p_norm, pairs_of
 from planner.roofline.gpu import CalibratedGpu
-from planner.roofline.kernel_forms import DecodeForm, GpuPeaks, PrefillForm, at_head_dim
+from planner.roofline.kernel_forms import DecodeForm, GpuPeaks, PrefillForm, at_head_dim, prefill_efficiency
 from planner.roofline.operators import (
     ACTIVATION_BYTES,
     Operator,
@@ -87,14 +88,7 @@ def prefill_attention_s(row: Constants, table: FloatArray, chunks: float, new: f
     Returns:
         Duration, shape of `chunks` [s].
     """
-    efficiency = at_head_dim(
-        row.head_dim,
-        row.compute_efficiency_64,
-        row.compute_efficiency_128,
-        row.compute_efficiency_256,
-        row.compute_efficiency_512,
-    )
-    rate, windowed = efficiency * row.flops_per_s, row.window > 0.0
+    rate, windowed = prefill_efficiency(row) * row.flops_per_s, row.window > 0.0
     row_tokens = row.row_tokens * (row.window_row_growth if windowed else 1.0)
     pair_flops, pairs = 4.0 * row.heads * row.width, pairs_of(new, past, row.window)
     longest = min(past + new, row.window + QUERY_BLOCK) if windowed else past + new
@@ -170,12 +164,15 @@ def busy_share(units: float, fill: float, sms: float) -> float:
 
 
 @dataclass(frozen=True)
-class GroupedPrefill(PromptOperator):
-    """Causal attention of prompt chunks; sizes are those of this GPU. `window` 0 = whole context.
+class GroupedAttention(Operator):
+    """Attention over grouped heads; sizes are those of this GPU. `window` 0 = whole context.
 
     `own` names heads that engines have kernels of their own for (`own_kernel`). A layer on the cache of another one
     reads from there what others write.
     """
+
+    phase: ClassVar[str]
+    """Of its kernels: ``prefill`` or ``decode``."""
 
     heads: float
     kv_heads: float
@@ -194,7 +191,15 @@ class GroupedPrefill(PromptOperator):
     @property
     def fit_keys(self) -> tuple[str, ...]:
         """Kernels for such heads; then for any, over a cache of this format, else of 16 bit."""
-        return (*_own_keys("wide_prefill", self.own, self.kv_cache), *cache_keys("attention_prefill", self.kv_cache))
+        own = _own_keys(f"wide_{self.phase}", self.own, self.kv_cache)
+        return (*own, *cache_keys(f"attention_{self.phase}", self.kv_cache))
+
+
+@dataclass(frozen=True)
+class GroupedPrefill(GroupedAttention, PromptOperator):
+    """Causal attention of prompt chunks."""
+
+    phase: ClassVar[str] = "prefill"
 
     @property
     def prompt_work(self) -> PromptWork:
@@ -218,37 +223,18 @@ class GroupedPrefill(PromptOperator):
 
 
 @dataclass(frozen=True)
-class GroupedDecode(Operator):
-    """One query (more with speculation) per sequence against its cache; sizes are those of this GPU."""
+class GroupedDecode(GroupedAttention):
+    """One query (more with speculation) per sequence against its cache."""
 
-    heads: float
-    kv_heads: float
-    head_dim: float
-    kv_cache: Dtype
-    window: float
-    value_dim: float = 0.0
-    own: str = ""
-
-    def _heads(self, queries: float) -> AttentionHeads:
-        """Its heads, of a sequence with so many queries."""
-        heads, cached = self.heads * queries, BYTES_PER_VALUE[self.kv_cache]
-        return AttentionHeads(heads, self.kv_heads, self.head_dim, cached, self.window, self.value_dim)
-
-    def _context(self, load: Load) -> Number:
-        return at_most(load.context, self.window) if self.window else load.context
-
-    @property
-    def fit_keys(self) -> tuple[str, ...]:
-        """Kernels for such heads; then for any, over a cache of this format, else of 16 bit."""
-        return (*_own_keys("wide_decode", self.own, self.kv_cache), *cache_keys("attention_decode", self.kv_cache))
+    phase: ClassVar[str] = "decode"
 
     def work(self, load: Load) -> OperatorWork:
         """4 h d FLOPs and 2 h_kv d cached values per token of context (d the mean of key and value channels); own KV,
         queries and outputs per sequence.
         """
-        width = self._heads(1.0).width
+        width = self.shape.width
         kv = 2.0 * self.kv_heads * width * BYTES_PER_VALUE[self.kv_cache]
-        query, context = self.heads * width, self._context(load)
+        query, context = self.heads * width, at_most(load.context, self.window) if self.window else load.context
         own = load.queries * (kv + 2.0 * query * ACTIVATION_BYTES)
         return OperatorWork(4.0 * load.decodes * load.queries * query * context, load.decodes * (context * kv + own))
 
@@ -257,7 +243,7 @@ class GroupedDecode(Operator):
         form = gpu.form(DecodeForm, *self.fit_keys)
         if form is None:
             return None
-        heads = self._heads(load.queries)
+        heads = replace(self.shape, heads=self.heads * load.queries)
         seconds = decode_attention_s(load.decodes, load.context, heads, form, gpu.peaks(self.kv_cache.arithmetic))
         return where_any(load.decodes, seconds)
 

@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 
 from hardware_db import Correction, Dtype, KernelFit, MeasuredShapes
-from planner.core import FloatArray, InputError, UnknownNameError, compiled, vectorized, with_knots
+from planner.core import Constants, FloatArray, InputError, UnknownNameError, compiled, vectorized, with_knots
 from planner.llm import ACTIVATIONS_OF, BYTES_PER_VALUE
 from planner.roofline.arithmetic import corrected_s
 
@@ -356,6 +356,13 @@ class PrefillForm(Form):
     compute_efficiency_256: float = 0.0
     compute_efficiency_512: float = 0.0
     window_row_growth: float = 1.0
+
+
+@compiled
+def prefill_efficiency(row: Constants) -> float:
+    """Share of the peak that prompt attention reaches with the heads of a row that holds a `PrefillForm`."""
+    of_short = row.compute_efficiency_64, row.compute_efficiency_128
+    return at_head_dim(row.head_dim, *of_short, row.compute_efficiency_256, row.compute_efficiency_512)
 
 
 @dataclass(frozen=True)
