@@ -103,7 +103,6 @@ def simulate(
     requests: int | None = None,
     warmup_fraction: float = 0.1,
     drawn: tuple[IntArray, IntArray] | None = None,
-    initial_requests: int = 0,
     ready_s: float = 0.0,
     progress: Progress | None = None,
 ) -> Performance:
@@ -136,9 +135,7 @@ def simulate(
             4000, or all of a recording.
         warmup_fraction: open: share of them that is not measured, in [0, 0.9].
         drawn: (input tokens, output tokens) of every request in order of sending, each shape (n,), in place of drawn
-            ones; n is `initial_requests` + `requests` + `warmup_fraction` of them when open, the requests of the loop
-            when closed.
-        initial_requests: open: so many more are there at time 0, a backlog to start with; they are not measured.
+            ones; n is `requests` + `warmup_fraction` of them when open, the requests of the loop when closed.
         ready_s: time from which on requests are taken up [s]; those sent before wait, as at a server that still loads
             kernels.
         progress: called at most 100 times with the share of all requests that have ended, in (0, 1].
@@ -164,15 +161,15 @@ def simulate(
     recorded = len(arrivals.times_s) if isinstance(arrivals, RecordedArrivals) else None
     if requests is None:
         requests = DEFAULT_REQUESTS if recorded is None else recorded
-    _check(requests, initial_requests, warmup_fraction)
+    _check(requests, warmup_fraction)
     warmup = int(warmup_fraction * requests)
     sent = requests + warmup if recorded is None else max(requests, min(requests + warmup, recorded))
     talking = has_sessions(workload)
     if talking:
-        refused = drawn is not None or initial_requests > 0 or _adapters(deployment) is not None
+        refused = drawn is not None or _adapters(deployment) is not None
         traffic, settling = _draw_sessions(deployment, workload, sent, seed, refused)
     else:
-        traffic = draw(workload, sent, seed, drawn, initial=initial_requests, adapters=_adapters(deployment))
+        traffic = draw(workload, sent, seed, drawn, adapters=_adapters(deployment))
     _require_room(deployment, workload, traffic, drawn is not None)
     record = run_events(deployment, traffic, seed=seed, classes=workload.classes, progress=progress, ready_s=ready_s)
     if traffic.think_s is not None:
@@ -185,7 +182,7 @@ def simulate(
         return open_performance(deployment, workload, measured, traffic, record)
     if isinstance(arrivals, ClosedLoop):
         return closed_performance(deployment, workload, arrivals, traffic, record)
-    measured = slice(initial_requests + warmup, initial_requests + requests)
+    measured = slice(warmup, requests)
     return open_performance(deployment, workload, measured, traffic, record)
 
 
@@ -195,7 +192,7 @@ def _draw_sessions(
     """Requests of sessions, those under way at time 0 placed by the mean latency from theory; how many to leave out."""
     if refused:
         bound = "sessions bring their own requests, without adapters"
-        raise InputError("drawn", "given", bound, "leave out drawn, initial_requests and adapters")
+        raise InputError("drawn", "given", bound, "leave out drawn and adapters")
     try:
         answer_s = evaluate(deployment, workload).e2e.mean_s
     except UnsupportedFeatureError:
@@ -226,11 +223,9 @@ def _require_room(deployment: Deployment, workload: Workload, traffic: DrawnTraf
         require_room(pool.config, longest)
 
 
-def _check(requests: int, initial_requests: int, warmup_fraction: float) -> None:
+def _check(requests: int, warmup_fraction: float) -> None:
     if requests < 1:
         raise InputError("requests", requests, "must be >= 1", "several hundred per replica give stable tails")
-    if initial_requests < 0:
-        raise InputError("initial_requests", initial_requests, "must be >= 0", "0 starts with an empty system")
     if not 0.0 <= warmup_fraction <= MOST_WARMUP_FRACTION:
         bound = f"must lie in [0, {MOST_WARMUP_FRACTION}]"
         raise InputError("warmup_fraction", warmup_fraction, bound, "0.1 drops the first tenth")

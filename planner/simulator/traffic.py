@@ -91,51 +91,39 @@ def draw(
     seed: int,
     lengths: tuple[IntArray, IntArray] | None = None,
     *,
-    initial: int = 0,
     adapters: LoraAdapters | None = None,
 ) -> DrawnTraffic:
-    """`count` requests of an open workload after `initial` ones at time 0; a closed loop has a count of its own.
+    """`count` requests of an open workload; a closed loop has a count of its own.
 
     A recording gives its first `count` requests. `lengths`, in order of sending, replaces drawn and recorded ones.
-    Raises InputError when `count` is more than were recorded, or when a closed loop is to have `initial` requests.
+    Raises InputError when `count` is more than were recorded.
     """
     if seed < 0:
         raise InputError("seed", seed, "must be >= 0", "give a seed of 0 or more")
     words = np.random.SeedSequence(seed).generate_state(5, np.uint64)
     of_arrivals, of_lengths, of_classes, of_prefixes, of_adapters = (int(word) for word in words)
-    sent_s = _sent_s(workload, count, of_arrivals, initial)
-    total = workload.arrivals.total_requests if isinstance(workload.arrivals, ClosedLoop) else sent_s.size + initial
+    sent_s = _sent_s(workload, count, of_arrivals)
+    total = workload.arrivals.total_requests if isinstance(workload.arrivals, ClosedLoop) else sent_s.size
     class_index = _class_indices(workload.classes, total, of_classes)
     if isinstance(workload.arrivals, RecordedArrivals) and workload.arrivals.class_index:
         class_index[: sent_s.size] = workload.arrivals.class_index[: sent_s.size]
     kinds = tuple(dict.fromkeys(images for item in workload.classes for images in item.lengths.images if images))
     inputs, outputs, images = _lengths(workload, class_index, of_lengths, sent_s.size, kinds)
     if lengths is not None:
-        inputs, outputs = (np.roll(tokens, -initial) for tokens in _given(lengths, total))
+        inputs, outputs = _given(lengths, total)
     prefix, prefix_tokens = _prefixes(workload.classes, class_index, inputs, of_prefixes)
     adapter = _adapters(adapters, total, of_adapters)
-    # Drawn last, sent first: the requests after the initial ones are the same, however many of those there are.
-    columns = (inputs, outputs, class_index, prefix, prefix_tokens, adapter, images)
-    inputs, outputs, class_index, prefix, prefix_tokens, adapter, images = (
-        np.roll(column, initial) for column in columns
-    )
-    all_sent_s = np.concatenate([np.zeros(initial), sent_s])
     loop = workload.arrivals
     think_s = None
     if isinstance(loop, ClosedLoop) and loop.think_time_s:
         think_s = np.random.default_rng(of_arrivals).exponential(loop.think_time_s, total)
-    return DrawnTraffic(
-        all_sent_s, inputs, outputs, class_index, prefix, prefix_tokens, adapter, images, kinds, think_s
-    )
+    return DrawnTraffic(sent_s, inputs, outputs, class_index, prefix, prefix_tokens, adapter, images, kinds, think_s)
 
 
-def _sent_s(workload: Workload, count: int, seed: int, initial: int) -> FloatArray:
-    """Times of sending [s] of all but the initial requests."""
+def _sent_s(workload: Workload, count: int, seed: int) -> FloatArray:
+    """Times of sending [s]."""
     arrivals = workload.arrivals
     if isinstance(arrivals, ClosedLoop):
-        if initial:
-            bound = "a closed loop starts with one request of every user"
-            raise InputError("initial_requests", initial, bound, "leave it out")
         return arrivals.start_times_s()
     if isinstance(arrivals, RecordedArrivals):
         recorded = len(arrivals.times_s)

@@ -13,7 +13,6 @@ from planner.simulator import simulate
 from planner.simulator.traffic import draw
 from planner.workload import (
     ArrivalProcess,
-    ClosedLoop,
     RecordedArrivals,
     RequestClass,
     Scaling,
@@ -173,51 +172,15 @@ def test_a_recording_superposed_is_replayed_copy_by_copy() -> None:
 
 
 def test_requests_of_a_merged_recording_have_the_class_of_their_part() -> None:
-    """Two kinds of requests told apart by their inputs; a backlog before them is drawn by share."""
+    """Two kinds of requests told apart by their inputs."""
     whole = recording(400)
     short = whole.tokens[0] < 1000
     merged = RecordedArrivals.merged([whole.only(short), whole.only(~short)])
     lengths = TokenLengths.constant(7, 7)
     kinds = tuple(RequestClass(name=name, lengths=lengths, share=0.5) for name in ("short", "long"))
-    offered = draw(Workload(arrivals=merged, classes=kinds), 400, 0, initial=20)
-    assert offered.inputs[20:].tolist() == list(whole.input_tokens)
-    assert np.array_equal(offered.class_index[20:] == 0, short)
-    assert set(offered.class_index[:20]) == {0, 1}
-    assert (offered.inputs[:20] == 7).all()
-
-
-# ------------------------------------------------------------------------------------- a backlog
-
-
-def test_a_backlog_is_there_at_time_zero_and_what_follows_stays_the_same() -> None:
-    classes = two_classes(prefixes=SharedPrefixes(tokens=64, groups=5))
-    workload = Workload(arrivals=ArrivalProcess(rate_per_s=10.0), classes=classes)
-    plain, late = draw(workload, 300, 4), draw(workload, 300, 4, initial=25)
-    assert not late.sent_s[:25].any()
-    assert late.sent_s.size == late.inputs.size == 325
-    for field in ("sent_s", "inputs", "outputs", "class_index", "prefix", "prefix_tokens"):
-        assert np.array_equal(getattr(late, field)[25:], getattr(plain, field))
-
-
-def test_a_backlog_is_waited_for_but_not_measured() -> None:
-    """Prompts of one step each, one at a time: what arrives before the backlog is done waits for its end."""
-    config = linear(replica(max_batched_tokens=512, max_running_requests=1))
-    step = LinearTimer().step_s(0, 0, 512, 512 * 513 / 2, 512, 1)
-    workload = Workload.of(1.0 / (2.5 * step), TokenLengths.constant(512, 1), scv=0.0)
-    run = simulate(Deployment.mixed(config), workload, requests=8, warmup_fraction=0.0, initial_requests=10)
-    assert run.requests == 8
-    start, expected = 10 * step, []
-    for sent in 2.5 * step * np.arange(1, 9):
-        start = max(start, sent) + step
-        expected.append(start - sent)
-    assert run.samples_s[Metric.TTFT] == pytest.approx(expected, rel=1e-9)
-
-
-def test_given_lengths_include_the_backlog_first() -> None:
-    drawn = np.arange(1, 14), np.ones(13, dtype=int)
-    offered = draw(Workload.of(1.0, LENGTHS), 10, 0, drawn, initial=3)
-    assert offered.inputs.tolist() == list(range(1, 14))
-    assert offered.sent_s[:3].tolist() == [0.0] * 3
+    offered = draw(Workload(arrivals=merged, classes=kinds), 400, 0)
+    assert offered.inputs.tolist() == list(whole.input_tokens)
+    assert np.array_equal(offered.class_index == 0, short)
 
 
 # ------------------------------------------------------------------------------------- bad input
@@ -234,12 +197,6 @@ def test_what_a_recording_cannot_give_is_refused() -> None:
     assert refused(replayed(recording()), requests=61) == "requests"  # of 60
     long = recording(3).model_copy(update={"input_tokens": (5, 9000, 5)})
     assert refused(Workload(arrivals=long, classes=(RequestClass(lengths=LENGTHS),))) == "workload.lengths"
-
-
-def test_a_backlog_below_zero_or_of_a_closed_loop_is_refused() -> None:
-    assert refused(Workload.of(1.0, LENGTHS), initial_requests=-1) == "initial_requests"
-    loop = Workload(arrivals=ClosedLoop(concurrency=2), classes=(RequestClass(lengths=LENGTHS),))
-    assert refused(loop, initial_requests=5) == "initial_requests"
 
 
 @pytest.mark.parametrize(
