@@ -52,8 +52,8 @@ def _qwen(vision: ConfigFields, _: ConfigFields) -> VisionEncoder:
     small += (1 + deep) * (merged + out) + norm + deep * 2 * merged
     return _encoder(
         vision,
-        layers=layers,
-        heads=vision.size("num_heads"),
+        layers="depth",
+        heads="num_heads",
         frames=frames,
         around=(
             EncoderMatrix(inputs=merged, outputs=merged, patches=merge**2, count=1 + deep),
@@ -77,8 +77,6 @@ def _gemma3(vision: ConfigFields, wrapper: ConfigFields) -> VisionEncoder:
     small = _biased(layers, hidden, intermediate) + hidden + patches * hidden + norm + hidden
     return _encoder(
         vision,
-        layers=layers,
-        heads=vision.size("num_attention_heads"),
         around=(EncoderMatrix(inputs=hidden, outputs=text, patches=max(1, patches // tokens)),),
         small=small,
         images=FixedSquare(side_pixels=side, tokens=tokens, marks=4),
@@ -99,8 +97,6 @@ def _gemma4(vision: ConfigFields, wrapper: ConfigFields) -> VisionEncoder:
     small += 2 * hidden if vision.flag("standardize", default=False) else 0
     return _encoder(
         vision,
-        layers=layers,
-        heads=heads,
         head_dim=head,
         gated=True,
         around=(EncoderMatrix(inputs=hidden, outputs=_text_hidden(wrapper), patches=pool**2),),
@@ -131,8 +127,6 @@ def _kimi_k25(vision: ConfigFields, _: ConfigFields) -> VisionEncoder:
     small += 2 * width + merged + text
     return _encoder(
         vision,
-        layers=layers,
-        heads=vision.size("vt_num_attention_heads"),
         around=_merger(merged, text, merge),
         small=small,
         images=NativePatches(merge=merge, max_patches=16_384, max_side_patches=512, marks=4),
@@ -157,8 +151,6 @@ def _kimi_k3(vision: ConfigFields, _: ConfigFields) -> VisionEncoder:
     small += hidden if vision.flag("patch_embed_proj_bias", default=False) else 0
     return _encoder(
         vision,
-        layers=layers,
-        heads=heads,
         head_dim=wide // heads,
         around=_merger(merged, text, merge),
         small=small,
@@ -181,8 +173,6 @@ def _minimax_m3(vision: ConfigFields, wrapper: ConfigFields) -> VisionEncoder:
     small = _biased(layers, hidden, intermediate) + norm + 2 * (middle + text)
     return _encoder(
         vision,
-        layers=layers,
-        heads=vision.size("num_attention_heads"),
         frames=frames,
         around=(
             EncoderMatrix(inputs=hidden, outputs=middle),
@@ -209,8 +199,6 @@ def _llama4(vision: ConfigFields, wrapper: ConfigFields) -> VisionEncoder:
     small = _biased(layers, hidden, intermediate) + 2 * norm + hidden + (patches + 1) * hidden
     return _encoder(
         vision,
-        layers=layers,
-        heads=vision.size("num_attention_heads"),
         around=(
             EncoderMatrix(inputs=hidden * shuffle, outputs=into, patches=shuffle),
             EncoderMatrix(inputs=into, outputs=out, patches=shuffle),
@@ -230,8 +218,6 @@ def _mistral3(vision: ConfigFields, wrapper: ConfigFields) -> VisionEncoder:
     small = (2 * layers + 1) * hidden + hidden + (2 * text if biased else 0)
     return _encoder(
         vision,
-        layers=layers,
-        heads=heads,
         head_dim=vision.size("head_dim", default=hidden // heads),
         gated=True,
         around=(
@@ -262,8 +248,6 @@ _READERS: dict[str, Callable[[ConfigFields, ConfigFields], VisionEncoder]] = {
 def _encoder(
     vision: ConfigFields,
     *,
-    layers: int,
-    heads: int,
     around: tuple[EncoderMatrix, ...],
     small: int,
     images: AnyImageRule,
@@ -271,17 +255,19 @@ def _encoder(
     gated: bool = False,
     frames: int = 1,
     prefix: str = "",
+    layers: str = "num_hidden_layers",
+    heads: str = "num_attention_heads",
 ) -> VisionEncoder:
-    """With the patch embedding before the matrices `around` the layers."""
-    hidden, patch = vision.size(f"{prefix}hidden_size"), vision.size("patch_size")
+    """With the patch embedding before the matrices `around` the layers; the keys of `layers` and `heads` are told."""
+    hidden, patch, number = vision.size(f"{prefix}hidden_size"), vision.size("patch_size"), vision.size(prefix + heads)
     embedding = EncoderMatrix(inputs=CHANNELS * frames * patch**2, outputs=hidden)
     return VisionEncoder(
-        layers=layers,
+        layers=vision.size(prefix + layers),
         hidden_size=hidden,
         intermediate=vision.size(f"{prefix}intermediate_size"),
         gated=gated,
-        heads=heads,
-        head_dim=head_dim or hidden // heads,
+        heads=number,
+        head_dim=head_dim or hidden // number,
         patch_size=patch,
         temporal_patch=frames,
         matrices=(embedding, *around),

@@ -30,7 +30,7 @@ from planner.llm import LlmSpec
 from planner.report import records
 from planner.scenario.read import load_request, plan_document_at
 from planner.search import DeploymentOption, PoolOption
-from planner.serving import ClassPerformance, Deployment, Method, Performance, Pool
+from planner.serving import Deployment, Method, Performance, Pool, class_performance
 from planner.traffic import DemandSlice
 from planner.workload import LatencyDistribution
 
@@ -190,18 +190,12 @@ def _option(summary: records.PlannedSummary, pools: list[Pool]) -> DeploymentOpt
 def _performance(summary: records.PerformanceSummary) -> Performance:
     kept = {name: value for name, value in vars(summary).items() if name in Performance.__dataclass_fields__}
     latencies = {metric.value: _distribution(getattr(summary, f"{metric}_s")) for metric in Metric}
-    classes = tuple(
-        ClassPerformance(
-            name=one.name,
-            rate_per_s=one.rate_per_s,
-            ttft=_distribution(one.ttft_s),
-            tpot=_distribution(one.tpot_s),
-            e2e=_distribution(one.e2e_s),
-            attainment=one.attainment,
-        )
-        for one in summary.classes
-    )
-    return Performance(**{**kept, **latencies, "classes": classes, "samples_s": {}})
+    classes = []
+    for one in summary.classes:
+        seen = {Metric.TTFT: one.ttft_s, Metric.TPOT: one.tpot_s, Metric.E2E: one.e2e_s}
+        distributions = {metric: _distribution(latency) for metric, latency in seen.items()}
+        classes.append(class_performance(one.name, one.rate_per_s, distributions, one.attainment))
+    return Performance(**{**kept, **latencies, "classes": tuple(classes), "samples_s": {}})
 
 
 def _distribution(summary: records.LatencySummary) -> LatencyDistribution:

@@ -63,6 +63,7 @@ from planner.serving.pool_load import (
 )
 from planner.serving.prefix_cache import CachedWorkload, behind_cache, has_prefixes
 from planner.serving.rates import MOST_STABLE_SHARE, RateSweep, log_excess, rate_sweep, sustainable_rate_per_s
+from planner.serving.request_classes import class_performance
 from planner.serving.session_cache import AFFINITY_LIMIT, known_hit_notes
 from planner.serving.types import (
     MOST_REPLICAS,

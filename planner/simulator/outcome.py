@@ -18,6 +18,7 @@ from planner.serving import (
     PoolLimit,
     PoolPerformance,
     Role,
+    class_performance,
     latency_intervals,
     notes_on_waiting_prompts,
 )
@@ -164,16 +165,9 @@ def _class_performances(
             continue
         own = {metric: values[mine] for metric, values in samples.items()}
         distributions = {metric: LatencyDistribution.from_samples(values) for metric, values in own.items()}
-        performances.append(
-            ClassPerformance(
-                name=requests.name,
-                rate_per_s=rate_per_s * float(mine.mean()),
-                ttft=distributions[Metric.TTFT],
-                tpot=distributions[Metric.TPOT],
-                e2e=distributions[Metric.E2E],
-                attainment=None if requests.slo is None else _attainment(requests.slo, own),
-            )
-        )
+        attainment = None if requests.slo is None else _attainment(requests.slo, own)
+        rate = rate_per_s * float(mine.mean())
+        performances.append(class_performance(requests.name, rate, distributions, attainment))
     return tuple(performances)
 
 
