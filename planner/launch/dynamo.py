@@ -23,6 +23,7 @@ from planner.fleet import Plan
 from planner.launch.flags import only_of, rows_of, words_of
 from planner.launch.kubernetes import gpu_tolerations
 from planner.launch.readme import README_NAME, version_of
+from planner.launch.routers import policy_of
 from planner.launch.spec import LaunchSpec, deployments, launch_specs
 from planner.launch.templates import literal, objects_of, text_of
 from planner.serving import Role, Router
@@ -95,11 +96,7 @@ def _router_mode(pools: Sequence[LaunchSpec]) -> str:
         bound = "one frontend routes to prefill and decode workers in one mode"
         raise UnsupportedFeatureError("router", sorted(routers), bound, "plan both pools with one router")
     (router,) = routers
-    if router not in ROUTER_MODES:
-        bound = "the frontend of Dynamo has no such mode"
-        fix = f"plan with one of: {', '.join(sorted(ROUTER_MODES))}"
-        raise UnsupportedFeatureError("router", router.value, bound, fix)
-    return ROUTER_MODES[router]
+    return policy_of(ROUTER_MODES, router.value, "the frontend of Dynamo has no such mode")
 
 
 def _arguments(mode: str, spec: LaunchSpec) -> list[str]:

@@ -17,6 +17,7 @@ from planner.core import UnsupportedFeatureError
 from planner.fleet import Plan
 from planner.launch.kubernetes import SERVING_PORT, STARTUP, gpu_resources, gpu_tolerations
 from planner.launch.readme import README_NAME, readme_facts, version_of
+from planner.launch.routers import policy_of
 from planner.launch.spec import LaunchSpec, deployments, launch_specs
 from planner.launch.templates import literal, objects_of, text_of, yaml_text
 from planner.serving import Role, Router
@@ -73,9 +74,8 @@ def _mixed_pools(specs: Sequence[LaunchSpec]) -> Sequence[LaunchSpec]:
         if pool.servers > 1:
             bound = "a replica of the chart is one pod; on several servers it is a Ray cluster, which was not planned"
             raise UnsupportedFeatureError("parallelism", pool.parallelism.label, bound, elsewhere)
-        if Router(pool.router) not in POLICIES and pool.replicas > 1:
-            fix = f"plan with one of: {', '.join(sorted(POLICIES))}"
-            raise UnsupportedFeatureError("router", pool.router, "the router of the stack has no such policy", fix)
+        if pool.replicas > 1:
+            policy_of(POLICIES, pool.router, "the router of the stack has no such policy")
     return specs
 
 

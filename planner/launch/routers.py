@@ -157,6 +157,13 @@ def _nginx(pools: tuple[LaunchSpec, ...], router: RouterSpec | None) -> RouterSp
     )
 
 
+def policy_of(known: Mapping[Router, str], router: str, bound: str) -> str:
+    """A target's own word for the policy of a router. Raises UnsupportedFeatureError with `bound` for one it lacks."""
+    if router not in known:
+        raise UnsupportedFeatureError("router", router, bound, f"plan with one of: {', '.join(sorted(known))}")
+    return known[Router(router)]
+
+
 def _router_name(pools: Sequence[LaunchSpec]) -> str:
     return f"{pools[0].deployment + 1:02d}-{slug(pools[0].service)}-router"
 

@@ -17,6 +17,7 @@ from planner.core import UnsupportedFeatureError
 from planner.fleet import Plan
 from planner.launch.flags import sourced_rows
 from planner.launch.readme import README_NAME
+from planner.launch.routers import policy_of
 from planner.launch.scripts import config_files, shell_script
 from planner.launch.spec import FIRST_PORT, LaunchSpec, launch_specs
 from planner.launch.templates import objects_of, text_of, yaml_text
@@ -60,7 +61,7 @@ def files(plan: Plan) -> dict[str, str]:
                 accelerator=_accelerator(spec),
                 disk_gb=disk_gb(launched.deployment.pools[0].config.llm),
                 run=_run(spec),
-                policy=_policy(spec),
+                policy=policy_of(POLICIES, spec.router, "SkyServe has no such load balancing policy"),
                 **facts,
             )
         )
@@ -81,14 +82,6 @@ def _accelerator(spec: LaunchSpec) -> str:
         fix = f"plan with one of: {', '.join(sorted(accelerators()))}"
         raise UnsupportedFeatureError("sku", spec.sku, bound, fix)
     return accelerators()[spec.sku]
-
-
-def _policy(spec: LaunchSpec) -> str:
-    router = Router(spec.router)
-    if router not in POLICIES:
-        fix = f"plan with one of: {', '.join(sorted(POLICIES))}"
-        raise UnsupportedFeatureError("router", router.value, "SkyServe has no such load balancing policy", fix)
-    return POLICIES[router]
 
 
 def disk_gb(llm: LlmSpec) -> int:
