@@ -360,7 +360,14 @@ class PrefillForm(Form):
 
 @compiled
 def prefill_efficiency(row: Constants) -> float:
-    """Share of the peak that prompt attention reaches with the heads of a row that holds a `PrefillForm`."""
+    """Share of the peak that prompt attention reaches.
+
+    Args:
+        row: heads, and the coefficients of a `PrefillForm`.
+
+    Returns:
+        The share, in (0, 1].
+    """
     of_short = row.compute_efficiency_64, row.compute_efficiency_128
     return at_head_dim(row.head_dim, *of_short, row.compute_efficiency_256, row.compute_efficiency_512)
 
