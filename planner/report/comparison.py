@@ -270,7 +270,7 @@ def _cost_table(comparison: Comparison) -> Table:
     }
     is_sustained = any(row.sustained_per_s is not None for row in comparison.compared)
     columns = {**columns, **(sustained if is_sustained else {})}
-    return Table.of("Cost", comparison.compared, columns, f"Price: {comparison.price}.")
+    return Table.of("Cost", comparison.compared, columns, f"Price: {comparison.price}. Output tokens bear all of it.")
 
 
 def _pools(row: SystemRow) -> tuple[PoolPerformance, ...]:

@@ -220,7 +220,7 @@ def _show_comparison(page: Page, watched: Sequence[Watched]) -> None:
     else:
         components.bullets([f"{name}: {running_report.headline(running)}" for name, running, _ in watched])
     if len(watched) > 1:
-        shown = components.choose_one("Model", [name for name, _, _ in watched], SHOWN, wrap=True)
+        shown = components.choose_one("Model", [name for name, _, _ in watched], SHOWN)
         _, running, _ = next(one for one in watched if one[0] == shown)
     components.tables(running_report.tables(running), "check", HINTS)
     pages = [

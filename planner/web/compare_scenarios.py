@@ -218,7 +218,7 @@ def quantity_chart(
         of: what is compared, in the title of the chart.
         subtitle: of the chart.
     """
-    quantity = components.choose_one("Show", list(costs.COMPARED_QUANTITIES), f"{key}-measure", wrap=True)
+    quantity = components.choose_one("Show", list(costs.COMPARED_QUANTITIES), f"{key}-measure")
     rows = costs.side_rows(sides, reference)
     components.chart(costs.side_chart(rows, quantity, of, subtitle), rows, name, key)
 

@@ -220,14 +220,14 @@ def _outcome_chart(compared: Comparison) -> None:
         choices["Goodput"] = pictures.goodput_chart
     if compared.compared[0].usd_per_hour is not None:
         choices["Cost per million tokens"] = pictures.cost_chart
-    chosen = components.choose_one("What comes out", list(choices), f"compare-outcome-{is_sustained}", wrap=True)
+    chosen = components.choose_one("What comes out", list(choices), f"compare-outcome-{is_sustained}")
     components.chart(choices[chosen](compared), pictures.outcome_rows(compared), "systems compared", "compare-outcomes")
 
 
 def _latency_chart(compared: Comparison) -> None:
     """The distribution of one metric for every system, or the stall that chunked prefill avoids."""
     metrics = {metric.value.upper(): metric for metric in Metric}
-    chosen = components.choose_one("Latency", [*metrics, STALL], "compare-metric", wrap=True)
+    chosen = components.choose_one("Latency", [*metrics, STALL], "compare-metric")
     if chosen == STALL:
         config = compared.deployment.pools[0].config
         try:

@@ -209,18 +209,19 @@ def print_button() -> None:
 # --- choices ----------------------------------------------------------------------------------------------------------
 
 
-def choose_one(label: str, options: Sequence[str], key: str, *, wrap: bool = False, **arguments: Any) -> str:  # noqa: ANN401
-    """The chosen one of some options that stand side by side; the first one at first, kept while the visit lasts.
+def choose_one(label: str, options: Sequence[str], key: str, **arguments: Any) -> str:  # noqa: ANN401
+    """The chosen one of some options that stand side by side, as far as they fit; the first one at first.
+
+    It is kept while the visit lasts.
 
     Args:
         label: of the choice.
         options: names.
         key: unique on the page.
-        wrap: onto further lines where there are many.
         arguments: further ones of `st.segmented_control`.
     """
     chosen = st.segmented_control(
-        label, options, default=options[0], required=True, key=key, persist_state="session", wrap=wrap, **arguments
+        label, options, default=options[0], required=True, key=key, persist_state="session", wrap=True, **arguments
     )
     return chosen if chosen in options else options[0]
 
