@@ -35,8 +35,9 @@ SECONDS = {
     "Requests per minute": 60.0,
     "Requests per day": DAY_S,
     "Requests per month": 2_628_000.0,
+    TOKENS_PER_DAY: DAY_S,
 }
-"""Seconds of each unit of requests; a month has 730 hours, as costs have it. Definitions."""
+"""Seconds of each unit; a month has 730 hours, as costs have it. Definitions."""
 GIVEN_AS, BEFORE_USERS = "rate-given-as", "workload-before-users"
 """Of the state of a visit: the unit chosen, and the traffic that users in a closed loop took the place of."""
 STATED_TRAFFIC = {
@@ -119,10 +120,10 @@ def rate_inputs() -> None:
     if rate is None and users is None:
         st.caption("This scenario has no rate: it replays a trace. Edit it in the file.")
         return
-    units = dict(SECONDS)
+    units = {unit: seconds for unit, seconds in SECONDS.items() if unit != TOKENS_PER_DAY}
     try:
         lengths = lengths_of(session.value("workload.lengths"))
-        units[TOKENS_PER_DAY] = (lengths.mean_input + lengths.mean_output) * SECONDS["Requests per day"]
+        units[TOKENS_PER_DAY] = (lengths.mean_input + lengths.mean_output) * DAY_S
     except PlannerError:  # lengths are not given in one place
         pass
     chosen = USERS if users is not None else st.session_state.get(GIVEN_AS, PER_SECOND)
@@ -144,10 +145,11 @@ def _unit_changes(unit: str) -> session.Changes:
     Users in a closed loop give their place back to the traffic before.
     """
     state, day = st.session_state, session.value("profile")
+    was_by_day, by_day = (SECONDS.get(one, 0.0) >= DAY_S for one in (state.get(GIVEN_AS, PER_SECOND), unit))
     state[GIVEN_AS] = unit
     changes: dict[str, Any] = {}
-    if day in (None, quickstart.DAY) and not session.content().get("demand"):
-        changes["profile"] = quickstart.DAY if unit == TOKENS_PER_DAY or SECONDS.get(unit, 0.0) >= DAY_S else None
+    if (by_day and day is None and not session.content().get("demand")) or (was_by_day and day == quickstart.DAY):
+        changes["profile"] = quickstart.DAY if by_day else None
     if unit == USERS:
         state[BEFORE_USERS] = {path: session.value(path) for path in _CLOSED_LOOP}
         users = {"workload.concurrency": FIRST_USERS, "workload.think_time_s": quickstart.THINK_TIME_S}
