@@ -352,7 +352,13 @@ class CandidateColumns:
             self._offer_others(member, service)
 
     def fall_short(
-        self, member: PoolOption, service: str, surviving: int, rates_per_s: Mapping[str, float], kept: float
+        self,
+        member: PoolOption,
+        service: str,
+        surviving: int,
+        rates_per_s: Mapping[str, float],
+        kept: float,
+        too_many: bool = False,
     ) -> None:
         """Lower the rates of a family, at every pool size, after a pool held in too few worlds of other step times.
 
@@ -362,8 +368,10 @@ class CandidateColumns:
             surviving: replicas of the pool.
             rates_per_s: routed to it, by slice.
             kept: share of that at which it would have held.
+            too_many: its tokens came too late, which they may not with fewer requests that run at once; lower batch
+                limits, if there are any, keep their rates and are offered.
         """
-        family = self._family_of[service, pool_name(member)]
+        family, running = self._family_of[service, pool_name(member)], member.config.max_running_requests
         whole = {
             name: self._capacities[name].rate_per_s(member, surviving, LEAST_ASKED_BEYOND * rate_per_s)
             for name, rate_per_s in rates_per_s.items()
@@ -371,7 +379,11 @@ class CandidateColumns:
         known = self._kept_share(service, member)
         routed = math.fsum(rate / max(known * whole[name], rate) for name, rate in rates_per_s.items())
         lost = min(1.0, routed) * kept
-        self._shares.fall_short(service, family, lost)
+        too_many = too_many and running > min(map(_fewest, self._families[service][family].values()))
+        self._shares.fall_short(service, family, running, lost, running if too_many else 0)
+        if too_many:
+            self.of_members([(service, member)])
+            self._offer_others(member, service, fewer=True)
         self._add_sizes(service)
         own = [column for column in self.all if (column.service, column.family.name) == (service, family)]
         for column in own:
@@ -406,11 +418,12 @@ class CandidateColumns:
         self._member_of |= members
         self._family_of |= dict.fromkeys(members, family.name)
 
-    def _offer_others(self, missed: PoolOption, service: str) -> None:
+    def _offer_others(self, missed: PoolOption, service: str, fewer: bool = False) -> None:
         """Offer the other members of a family at every size; what missed has columns of its own.
 
         Of members that carry all that is asked by theory one was chosen, and another may hold where that one missed;
         not one that only has more places. Where the rate varies, theory errs about the traffic, not about a member.
+        With `fewer` those with fewer places only.
         """
         family, own = self._family_of[service, pool_name(missed)], missed.config
         untried = {}
@@ -418,7 +431,7 @@ class CandidateColumns:
             others = tuple(
                 member
                 for member in sliced.members
-                if member.config.max_batched_tokens != own.max_batched_tokens
+                if (member.config.max_batched_tokens != own.max_batched_tokens and not fewer)
                 or member.config.max_running_requests < own.max_running_requests
             )
             if others:
@@ -515,7 +528,7 @@ class CandidateColumns:
             by_slice = self._open_families(service, name)
             sizes: set[int] = set()
             for slice_name, family in by_slice.items():
-                kept = self._shares.expected(service, family.role) * self._shares.sure(service, name)
+                kept = self._shares.expected(service, family.role) * self._shares.sure(service, name, _fewest(family))
                 wanted_per_s = self._largest_per_s[slice_name] / max(kept, LEAST_KEPT)
                 worth = worth_sizes(family, self._capacities[slice_name], wanted_per_s)
                 sizes |= {surviving for surviving in worth if surviving <= MOST_REPLICAS}
@@ -544,7 +557,8 @@ class CandidateColumns:
         """Share of its rates by theory that simulation and the confidence asked for leave a configuration."""
         name = pool_name(member)
         family = self._family_of[service, name]
-        return self._shares.of(service, member.role, family, name) * self._shares.sure(service, family)
+        sure = self._shares.sure(service, family, member.config.max_running_requests)
+        return self._shares.of(service, member.role, family, name) * sure
 
     def _kept_of(self, column: Column) -> float:
         """The same of a column; of one without a member that of the best that may be chosen."""
@@ -555,7 +569,8 @@ class CandidateColumns:
             best = self._shares.expected(service, family.role)
         else:
             best = self._shares.best_of(service, family.role, family.name)
-        return best * self._shares.sure(service, family.name)
+        fewest = min(map(_fewest, self._open_families(service, family.name).values()), default=0)
+        return best * self._shares.sure(service, family.name, fewest)
 
     def _rate(self, column: Column, name: str) -> SliceRate:
         """Rate of a column for a slice by the last oracle asked; a bound where theory was not asked far enough."""
@@ -674,6 +689,11 @@ class CandidateColumns:
     def _note_rise(self, before: SliceRate | None, rate_per_s: float) -> None:
         if before is not None and rate_per_s > before.rate_per_s * (1.0 + _ROUNDING):
             self.rises += 1
+
+
+def _fewest(family: ConfigurationFamily) -> int:
+    """Lowest batch limit of a family."""
+    return min(member.config.max_running_requests for member in family.members)
 
 
 def unit_of(column: Column, share: float, takes: Mapping[str, float], usd_per_start: float, steady: bool) -> Unit:

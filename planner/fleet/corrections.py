@@ -112,11 +112,13 @@ class SureShare(Frozen):
         service: it serves.
         family: its name.
         share: 0 to 1.
+        at_least: running requests that its configurations allow; those with lower limits may hold at more.
     """
 
     service: str
     family: str
     share: float
+    at_least: int = 0
 
 
 class HeldPool(Frozen):
@@ -193,7 +195,7 @@ class KeptShares:
         self._kept: dict[tuple[str, Role, str, str], float] = {}
         self._expected: dict[tuple[str, Role], float] = {}
         self._misses: dict[tuple[str, str], int] = {}
-        self._sure: dict[tuple[str, str], float] = {}
+        self._sure: dict[tuple[str, str, int], float] = {}
 
     def take_over(self, corrections: Corrections, services: Iterable[str]) -> None:
         """Start from the shares that simulation left in another plan.
@@ -208,21 +210,23 @@ class KeptShares:
         for expected in corrections.expected:
             best[expected.role] = max(best.get(expected.role, 0.0), expected.share)
         self._expected |= {(service, role): share for service in own for role, share in best.items()}
-        self._sure |= {(one.service, one.family): one.share for one in corrections.sure}
+        self._sure |= {(one.service, one.family, one.at_least): one.share for one in corrections.sure}
 
-    def sure(self, service: str, family: str) -> float:
-        """Share at which a family holds with the confidence asked for, as far as it is known."""
-        return self._sure.get((service, family), 1.0)
+    def sure(self, service: str, family: str, running: int) -> float:
+        """Share at which a family with this batch limit holds with the confidence asked for, as far as it is known."""
+        known = (share for (*of, least), share in self._sure.items() if of == [service, family] and least <= running)
+        return min(known, default=1.0)
 
-    def fall_short(self, service: str, family: str, kept: float) -> None:
-        """Lower that to a share of what was routed to the family."""
-        left = kept * self.sure(service, family)
-        self._sure[service, family] = left if left >= LEAST_KEPT else 0.0
+    def fall_short(self, service: str, family: str, running: int, kept: float, at_least: int) -> None:
+        """Lower that to a share of what was routed to the family, for batch limits of `at_least`."""
+        left = kept * self.sure(service, family, running)
+        self._sure[service, family, at_least] = left if left >= LEAST_KEPT else 0.0
 
     def all_sure(self) -> list[SureShare]:
         """That of every family that held in too few worlds."""
         return [
-            SureShare(service=service, family=family, share=share) for (service, family), share in self._sure.items()
+            SureShare(service=service, family=family, share=share, at_least=at_least)
+            for (service, family, at_least), share in self._sure.items()
         ]
 
     def expected(self, service: str, role: Role) -> float:

@@ -249,7 +249,8 @@ class _Trial:
             if short.metrics == {Metric.TTFT}:
                 blamed = [pool for pool in blamed if pool.option.role is not Role.DECODE] or blamed
             for pool in blamed or pools:
-                search.columns.fall_short(pool.option, pool.service, pool.surviving, pool.rates_per_s, short.kept)
+                late = pool.option.role is not Role.PREFILL and bool(short.metrics & {Metric.TPOT, Metric.ITL})
+                search.columns.fall_short(pool.option, pool.service, pool.surviving, pool.rates_per_s, short.kept, late)
                 search.columns.offer_alone(pool.option, pool.service, pool.rates_per_s)
 
 

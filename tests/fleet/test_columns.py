@@ -290,3 +290,19 @@ def test_members_that_only_have_more_places_are_not_offered() -> None:
     columns = columns_of(flat, kind)
     columns.lower(members[1], "chat", share=1.0, kept=0.97)
     assert offered(columns, kind) == {members[0].name}
+
+
+def test_a_batch_limit_too_large_in_slow_worlds_lowers_no_smaller_one() -> None:
+    """Of 64, 128 and 256 requests at once 128 are too many; of 64 nothing smaller is left, so that all are lowered."""
+    members = tuple(PoolOption(Role.MIXED, replica(max_running_requests=running)) for running in (64, 128, 256))
+    kind = ConfigurationFamily(Role.MIXED, members)
+    columns = columns_of(flat_table(kind), kind)
+    columns.of_members([("chat", members[2])])
+    for too_many, kept, expected in ((1, 0.8, (10.0, 8.0, 8.0)), (0, 0.5, (5.0, 5.0, 5.0))):
+        columns.fall_short(members[too_many], "chat", 1, {"all": 10.0}, kept, too_many=True)
+        assert offered(columns, kind) == {members[0].name}
+        for member, rate_per_s in zip(members, expected, strict=True):
+            own = columns.of_members([("chat", member)])
+            assert {one.surviving: round(one.rates["all"].rate_per_s, 6) for one in own} == {
+                size: rate_per_s * size for size in SIZES
+            }
