@@ -550,24 +550,39 @@ class CapturedOnSmallGpu(Frozen):
     many_gpus: int = Field(default=4, ge=1)
 
 
-class FusedNorm(Frozen):
+class _Fused(Frozen):
+    """What an engine does in the kernel before or after, from a release on."""
+
+    since: str = Field(default="0", description="first release that does so by default")
+    source: str = Field(min_length=8)
+
+    def is_in(self, version: str | None) -> bool:
+        """Whether a release has it by default; None: the newest. Raises InputError for what is no release."""
+        return version is None or release_of(version) >= release_of(self.since)
+
+
+class FusedQuantisation(_Fused):
+    """Norms and gates that write activations in 8 bits with a scale known before, or one for each token."""
+
+    vendors: tuple[str, ...] = Field(min_length=1, description="of the GPUs it does so on")
+
+    def serves(self, sku: GpuSku) -> bool:
+        """Whether it is for a GPU."""
+        return sku.vendor in self.vendors
+
+
+class FusedNorm(_Fused):
     """All-reduces whose kernel adds the residual and takes the norm that follows, up to a size of the buffer."""
 
-    since: str = Field(default="0", description="first release that has them by default")
     gpus: tuple[str, ...] = Field(default=(), description="by the start of their id; empty: all")
     families: tuple[str, ...] = Field(default=(), description="of models, by LlmSpec.family; empty: all")
     above_hidden: int = Field(default=0, ge=0, description="only of models with more hidden channels")
     most_bytes: Mapping[int, float] = Field(description="largest buffer [bytes], by GPUs")
-    source: str = Field(min_length=8)
 
     def serves(self, sku: GpuSku, family: str, hidden: int) -> bool:
         """Whether it is for a GPU and a model of a family with so many hidden channels."""
         on_gpu = not self.gpus or sku.id.startswith(self.gpus)
         return on_gpu and hidden > self.above_hidden and (not self.families or family in self.families)
-
-    def is_in(self, version: str | None) -> bool:
-        """Whether a release has it by default; None: the newest. Raises InputError for what is no release."""
-        return version is None or release_of(version) >= release_of(self.since)
 
 
 class EngineProfile(Frozen):
@@ -615,6 +630,9 @@ class EngineProfile(Frozen):
         default=False, description="can run two halves of a step alternately, one exchanging while the other computes"
     )
     graphs: CapturedGraphs | None = Field(default=None, description="captured by default; none: any batch that may run")
+    fused_quantisation: FusedQuantisation | None = Field(
+        default=None, description="8-bit activations written by the kernel before the product; None: by one of its own"
+    )
     fused_norms: tuple[FusedNorm, ...] = Field(default=(), description="all-reduces that take the norm after them")
     costs: EngineCosts = EngineCosts()
     costs_by_architecture: Mapping[str, EngineCosts] = Field(

@@ -39,6 +39,7 @@ from planner.llm import (
 )
 from planner.roofline import (
     CalibratedGpu,
+    Fusion,
     Operator,
     Parallelism,
     StepShape,
@@ -256,21 +257,21 @@ class ReplicaConfig(Frozen):
         return float(graphs.prompt_tokens_on(self.sku.architecture, latent))
 
     @property
-    def fused_bytes(self) -> float:
-        """Largest buffer that an all-reduce sums and takes the norm of in one kernel [bytes]; 0: none does."""
-        asked = self.schedule.fused_norms
+    def fusion(self) -> Fusion:
+        """What its engine does in the kernel before or after, by its release and as the schedule says."""
+        asked, compiled = self.schedule.fused_norms, self.engine.fused_quantisation
+        serves = compiled is not None and compiled.serves(self.sku) and compiled.is_in(self.engine_version)
+        quantises = serves and not asked
         for one in self.engine.fused_norms:
             if one.serves(self.sku, self.llm.family, self.llm.hidden_size):
                 fuses = one.is_in(self.engine_version) if asked is None else asked
-                return one.most_bytes.get(self.parallelism.tp, 0.0) if fuses else 0.0
-        return 0.0
+                return Fusion(one.most_bytes.get(self.parallelism.tp, 0.0) if fuses else 0.0, quantises)
+        return Fusion(quantises=quantises)
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
         """All operators of one of its steps, those of drafts left out."""
-        return step_operators(
-            self.llm, self.sku, self.precision, self.parallelism, self.skew, fused_bytes=self.fused_bytes
-        )
+        return step_operators(self.llm, self.sku, self.precision, self.parallelism, self.skew, fusion=self.fusion)
 
     @property
     def drafting(self) -> Drafting | None:
@@ -293,7 +294,7 @@ class ReplicaConfig(Frozen):
             self.captured_decodes,
             self.captured_prompt_tokens,
             self.engine.overlaps_batches,
-            self.fused_bytes,
+            self.fusion,
         )
 
     @cached_property

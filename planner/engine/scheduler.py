@@ -111,7 +111,8 @@ class Schedule(Frozen):
             None: as the engine captures by default.
         captured_prompt_tokens: most tokens of an attention rank in a step with prompts that is replayed as captured
             graphs; None: likewise.
-        fused_norms: all-reduces take the norm that follows, where the engine can; None: as its release does.
+        fused_norms: all-reduces take the norm that follows, where the engine can, and kernels are the engine's own: no
+            compiler fuses the passes that quantise; None: as its release does.
     """
 
     mixed_steps: bool = True

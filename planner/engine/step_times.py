@@ -49,9 +49,11 @@ from planner.engine.step_tables import (
 )
 from planner.llm import DraftSpec, LlmSpec, Precision, pipeline_stages
 from planner.roofline import (
+    NO_FUSION,
     Bound,
     CalibratedGpu,
     Driver,
+    Fusion,
     LatentDecode,
     Load,
     Number,
@@ -343,7 +345,7 @@ def build_timer(
     captured: float = math.inf,
     captured_tokens: float = 0.0,
     overlaps: bool = False,
-    fused_bytes: float = 0.0,
+    fusion: Fusion = NO_FUSION,
 ) -> StepTimer:
     """The step times of a model on a split of GPUs; the same object for the same arguments.
 
@@ -363,7 +365,7 @@ def build_timer(
         captured: most sequences of an attention rank in a step of decodes that is replayed as a graph.
         captured_tokens: most tokens of one in a step with prompts that is replayed piece by piece.
         overlaps: True if the engine runs two halves of a step alternately.
-        fused_bytes: largest buffer that an all-reduce sums and takes the norm of in one kernel [bytes].
+        fusion: what the engine does in kernels beside.
 
     Returns:
         A function of steps [s].
@@ -374,7 +376,7 @@ def build_timer(
     found = drafting_of(speculation, llm) if speculation is not None else None
     tokens, cost, draft = (found.draft_tokens, found.cost, found.draft) if found else (0, None, None)
     records = (Keyed(llm, id(llm)), Keyed(sku, id(sku)), Keyed(calibration, id(calibration)), Keyed(draft, id(draft)))
-    asked = _Asked(*records, precision, parallelism, tokens, cost, skew, spare, fused_bytes)
+    asked = _Asked(*records, precision, parallelism, tokens, cost, skew, spare, fusion)
     return _cached_timer(asked, costs, captured, captured_tokens, overlaps)
 
 
@@ -391,7 +393,7 @@ class _Asked(NamedTuple):
     draft_cost: float | None
     skew: float
     spare: SpareLayers
-    fused_bytes: float
+    fusion: Fusion
 
 
 @lru_cache(maxsize=512)
@@ -406,12 +408,12 @@ def _cached_timer(
 def _kernels(asked: _Asked) -> tuple[StepTimer, ...]:
     """Timers of the different pipeline stages without an engine's costs."""
     llm, sku, drafter = asked.model.value, asked.device.value, asked.drafter.value
-    split, precision, skew, fused = asked.parallelism, asked.precision, asked.skew, asked.fused_bytes
+    split, precision, skew, fusion = asked.parallelism, asked.precision, asked.skew, asked.fusion
     gpu, rounds, draft_cost = CalibratedGpu(sku, asked.fits.value), split.pp, asked.draft_cost
-    drafting = draft_operators(drafter, sku, precision, split, skew, fused) if drafter is not None else None
+    drafting = draft_operators(drafter, sku, precision, split, skew, fusion) if drafter is not None else None
     timers = []
     for stage in dict.fromkeys(pipeline_stages(llm, rounds, asked.spare)):
-        operators = _repeated(step_operators(llm, sku, precision, split, skew, stage, fused), rounds)
+        operators = _repeated(step_operators(llm, sku, precision, split, skew, stage, fusion), rounds)
         first = _repeated(drafting.first, rounds) if drafting and stage.last else []
         timer = _kernel_timer([*operators, *first], gpu, split, 1.0 + asked.draft_tokens)
         if draft_cost is not None:

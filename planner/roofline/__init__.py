@@ -106,6 +106,6 @@ from planner.roofline.operators import (
 )
 from planner.roofline.prompts import attention_s, prompt_attention, prompt_record
 from planner.roofline.recurrent import RecurrentHeads, recurrent_decode_s, recurrent_prefill_s
-from planner.roofline.shape import Bound, Load, OperatorFamily, Parallelism, StepShape
+from planner.roofline.shape import NO_FUSION, Bound, Fusion, Load, OperatorFamily, Parallelism, StepShape
 from planner.roofline.splits import require_split
 from planner.roofline.step import draft_operators, step_operators

@@ -92,8 +92,8 @@ WEIGHT_FORMATS: dict[str, WeightFormat] = {
 
 ``fp8``, ``int8``, ``nvfp4`` ... multiply activations of the same width; ``fp8_wo``, ``int8_wo``, ``int4_wo`` ... 16-bit
 ones after unpacking the weights; ``mxfp4_fp8``, ``int4_fp8`` ... 8-bit ones. The activations of fp8 and of 4 bits are
-quantised by a pass of its own, those of int8 by the norm before it (SmoothQuant, Xiao et al. 2023, arXiv:2211.10438),
-those of mixed products by the kernels before them.
+quantised by a pass of its own (those of fp8 may come so: `Fusion`), those of int8 by the norm before it (SmoothQuant,
+Xiao et al. 2023, arXiv:2211.10438), those of mixed products by the kernels before them.
 """
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -322,12 +322,14 @@ class MatrixProduct(Operator):
         k: inner width on this GPU.
         weights: number format of W.
         activations: number format of x.
+        comes_quantised: the kernel before writes x in 8 bits where one scale is enough for it.
     """
 
     n: float
     k: float
     weights: Dtype
     activations: Dtype
+    comes_quantised: bool = field(default=False, kw_only=True)
 
     @property
     def fit_keys(self) -> tuple[str, ...]:
@@ -352,7 +354,10 @@ class MatrixProduct(Operator):
         form = gpu.form(GemmForm, *self.fit_keys)
         if form is None:
             return None
-        stored, m = WEIGHT_FORMATS[weight_key(self.weights, self.activations)], driving_tokens(load, self.driver)
+        key, m = weight_key(self.weights, self.activations), driving_tokens(load, self.driver)
+        stored = WEIGHT_FORMATS[key]
+        if self.comes_quantised and key == "fp8":
+            stored = replace(stored, quantised=False)
         peaks, work = gpu.peaks(self.dtype), self.work(load)
         took = gemm_s(m, self.n, self.k, form, peaks, stored)
         if form.measured is None:

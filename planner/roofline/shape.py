@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -44,6 +44,22 @@ class Bound(StrEnum):
     MEMORY = "memory"
     LINK = "link"
     OVERHEAD = "overhead"
+
+
+class Fusion(NamedTuple):
+    """What an engine does in the kernel before or after instead of in one of its own.
+
+    Attributes:
+        norm_bytes: largest buffer that an all-reduce sums and takes the norm of [bytes].
+        quantises: norms and gates write activations in the 8 bits that the product after them reads.
+    """
+
+    norm_bytes: float = 0.0
+    quantises: bool = False
+
+
+NO_FUSION = Fusion()
+"""Every kernel by itself."""
 
 
 class Parallelism(Frozen):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 
 from hardware_db import Dtype, GpuSku
@@ -59,7 +59,7 @@ from planner.roofline.operators import (
     Operator,
 )
 from planner.roofline.recurrent import Recurrence, RecurrentHeads
-from planner.roofline.shape import OperatorFamily, Parallelism
+from planner.roofline.shape import NO_FUSION, Fusion, OperatorFamily, Parallelism
 from planner.roofline.splits import require_split
 
 
@@ -70,7 +70,7 @@ def step_operators(
     parallelism: Parallelism,
     skew: float = 0.0,
     stage: PipelineStage | None = None,
-    fused_bytes: float = 0.0,
+    fusion: Fusion = NO_FUSION,
 ) -> tuple[Operator, ...]:
     """All operators of one step on one GPU.
 
@@ -81,7 +81,7 @@ def step_operators(
         parallelism: how the replica is split.
         skew: exponent of the experts' popularity, 0 = all alike.
         stage: of the pipeline, for one of its micro-batches; None: of all stages, one after the other.
-        fused_bytes: largest buffer that an all-reduce sums and takes the norm of in one kernel [bytes].
+        fusion: what the engine does in kernels beside.
 
     Returns:
         Operators in the order of the model: embedding, every group of layers, head, transfers between stages.
@@ -92,7 +92,7 @@ def step_operators(
     """
     require_tp_in_one_domain(sku, parallelism)
     require_split(llm, parallelism, precision)
-    builder = _Builder(llm, sku, precision, parallelism, skew, fused_bytes)
+    builder = _Builder(llm, sku, precision, parallelism, skew, fusion)
     operators = builder.embedding() if stage is None or stage.first else []
     for group in llm.layers if stage is None else stage.layers:
         operators += builder.layer(group)
@@ -122,7 +122,7 @@ def draft_operators(
     precision: Precision,
     parallelism: Parallelism,
     skew: float = 0.0,
-    fused_bytes: float = 0.0,
+    fusion: Fusion = NO_FUSION,
 ) -> DraftOperators:
     """Operators of a draft: a pass over the tokens of the model's step, and one for each further guess.
 
@@ -135,7 +135,7 @@ def draft_operators(
         precision: number formats of the model it guesses for.
         parallelism: how the replica is split; a draft has a stage to itself.
         skew: exponent of the experts' popularity, 0 = all alike.
-        fused_bytes: as in `step_operators`.
+        fusion: as in `step_operators`.
 
     Returns:
         Operators of one GPU.
@@ -145,7 +145,7 @@ def draft_operators(
     """
     llm = draft.llm
     require_split(llm, parallelism, precision)
-    builder = _Builder(llm, sku, draft_precision(draft, precision), parallelism, skew, fused_bytes)
+    builder = _Builder(llm, sku, draft_precision(draft, precision), parallelism, skew, fusion)
     if draft.wide:
         builder.attention_inputs = 2.0 * llm.hidden_size
     fused: list[Operator] = []
@@ -168,10 +168,10 @@ class _Builder:
         precision: Precision,
         parallelism: Parallelism,
         skew: float,
-        fused_bytes: float,
+        fusion: Fusion,
     ) -> None:
         self.llm, self.sku, self.precision, self.parallelism, self.skew = llm, sku, precision, parallelism, skew
-        self.fused_bytes = fused_bytes
+        self.fusion = fusion
         self.tp = parallelism.tp
         self.half = half_precision(sku)
         self.hidden = float(llm.hidden_size)
@@ -185,7 +185,9 @@ class _Builder:
         """A matrix product in the formats of a part of the model."""
         weights, activations = self.formats(part)
         dtype = activations.arithmetic
-        return MatrixProduct(family, dtype, count, driver, float(n), float(k), weights, activations)
+        found = MatrixProduct(family, dtype, count, driver, float(n), float(k), weights, activations)
+        after_norm = family is not OperatorFamily.ATTENTION_OUTPUT  # or after a gate; attention writes 16 bits
+        return replace(found, comes_quantised=True) if self.fusion.quantises and after_norm else found
 
     def formats(self, part: Part) -> tuple[Dtype, Dtype]:
         """Number formats that the GPU multiplies for a part of the model: weights, and activations as it can."""
@@ -600,9 +602,9 @@ class _Builder:
     def block_sum(self, layers: int) -> list[Operator]:
         """The sum over tensor-parallel shards after a block, and the norm that follows where one kernel does both."""
         sums = self.all_reduce(layers)
-        if not self.fused_bytes or self.llm.residual_streams > 1 or self.tp > fast_domain_gpus(self.sku):
+        if not self.fusion.norm_bytes or self.llm.residual_streams > 1 or self.tp > fast_domain_gpus(self.sku):
             return sums
-        return [NormedReduce(**vars(one), moved=4.0 * self.hidden, most_bytes=self.fused_bytes) for one in sums]
+        return [NormedReduce(**vars(one), moved=4.0 * self.hidden, most_bytes=self.fusion.norm_bytes) for one in sums]
 
     def all_reduce(self, layers: int, values: float | None = None) -> list[Operator]:
         """The sum over tensor-parallel shards after a block, of the hidden channels unless other `values` are given."""

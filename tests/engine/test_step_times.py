@@ -12,7 +12,7 @@ import pytest
 
 from hardware_db import Calibration, Correction, Dtype, EngineCosts
 from planner.core import FloatArray, rebuilt
-from planner.engine import CONTEXTS, Schedule, Speculation, StepTimer, drafting_of
+from planner.engine import CONTEXTS, Schedule, Speculation, StepTimer, drafting_of, step_time
 from planner.engine.lookup import DECODES, TOKENS
 from planner.engine.replica import step_shape
 from planner.engine.step_times import build_timer
@@ -515,9 +515,35 @@ class TestCapturedGraphs:
     ) -> None:
         changes = {"engine": HARDWARE.engines[engine], "sku": HARDWARE.skus[sku], "engine_version": version}
         found = rebuilt(replica(model, parallelism=Parallelism(tp=tp)), **changes)
-        assert found.fused_bytes == mib * 2**20
+        assert found.fusion.norm_bytes == mib * 2**20
         never = rebuilt(found, own_schedule=found.schedule.model_copy(update={"fused_norms": False}))
-        assert never.fused_bytes == 0.0
+        assert never.fusion.norm_bytes == 0.0
+
+    @pytest.mark.parametrize(
+        ("engine", "version", "sku", "own_kernels", "quantises"),
+        [
+            ("vllm", None, "h200-sxm", None, True),
+            ("vllm", "0.9.2", "h200-sxm", None, False),
+            ("vllm", None, "b200-sxm", True, False),
+            ("vllm", None, "mi300x", None, False),
+            ("sglang", None, "h200-sxm", None, False),
+        ],
+    )
+    def test_norms_and_gates_quantise_where_a_compiler_joins_them(
+        self, engine: str, version: str | None, sku: str, own_kernels: bool | None, quantises: bool
+    ) -> None:
+        """Products of 8 bits lose the pass before them, but for the one behind attention; those of blocks do not."""
+        found = calibrated("llama-3.1-70b", sku, engine, engine_version=version, precision=FP8)
+        found = rebuilt(found, own_schedule=found.schedule.model_copy(update={"fused_norms": own_kernels}))
+        assert found.fusion.quantises is quantises
+        if quantises:
+            apart = rebuilt(found, own_schedule=found.schedule.model_copy(update={"fused_norms": True}))
+            times = [step_time(one, [], [(4096, 0)]).family_s for one in (found, apart)]
+            less = {family for family in times[0] if times[0][family] < 0.999 * times[1][family]}
+            assert less == {OperatorFamily.QKV, OperatorFamily.FEED_FORWARD}
+            formats = Precision(weights=Dtype.FP8_BLOCK, activations=Dtype.FP8)
+            blocks = [rebuilt(one, precision=formats) for one in (found, apart)]
+            assert len({step_time(one, [], [(4096, 0)]).total_s for one in blocks}) == 1
 
     def test_drafts_count_where_tokens_are_counted_and_a_schedule_goes_first(self) -> None:
         assert replica("deepseek-v3", parallelism=Parallelism(tp=8), speculation=DRAFTS).captured_decodes == 512 // 3

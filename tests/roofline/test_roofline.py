@@ -18,6 +18,7 @@ from planner.llm.sizes import linear_parameters_by_part
 from planner.roofline import (
     CalibratedGpu,
     Driver,
+    Fusion,
     Load,
     Operator,
     OperatorFamily,
@@ -198,7 +199,7 @@ def test_sums_with_their_norm_take_as_long_as_was_published() -> None:
     b300, split, mib = HARDWARE.skus["b300-sxm"], Parallelism(tp=2), 2.0**20
     gpu = CalibratedGpu(b300, select_calibration(HARDWARE, "b300-sxm", "vllm"))
     apart, fused = (
-        step_operators(load_llm("llama-3.1-70b"), b300, BF16, split, fused_bytes=most) for most in (0.0, 64.0 * mib)
+        step_operators(load_llm("llama-3.1-70b"), b300, BF16, split, fusion=Fusion(most)) for most in (0.0, 64.0 * mib)
     )
     one = next(one for one in fused if isinstance(one, NormedReduce))
     for tokens, published_s in ((2048, 97e-6), (4096, 197e-6)):
