@@ -47,7 +47,7 @@ def test_a_fleet_that_misses_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_budget_that_is_said_to_be_enough_is() -> None:
     """By theory three B200 are enough, and in simulation they miss: four are named, and bought with that budget."""
-    traffic = ("workload.rate_per_s=8", "workload.drift={cv: 0.5, correlation_time_s: 60}", "search.modes=[mixed]")
+    traffic = ("workload.rate_per_s=8.5", "workload.drift={cv: 0.5, correlation_time_s: 60}", "search.modes=[mixed]")
     none = planned(*traffic, "limits.budget_usd_per_hour=5")
     assert none.allocation is not None and none.allocation.diagnosis is not None
     (enough,) = (each.needed for each in none.allocation.diagnosis.relaxations if each.field == "budget_usd_per_hour")

@@ -30,7 +30,7 @@ def test_the_fleet_planned_for_a_population_answers_it_at_the_planned_rate(users
     assert rate * (think_time_s + found.latency(Metric.E2E).mean_s) == pytest.approx(users, rel=TOLERANCE)
     assert f"{users:,} users" in found.assumptions[0]
     steady = planner.simulate(found.deployments[0].deployment, asked.workload, seed=1).steady
-    assert steady is not None and steady.rate_per_s == pytest.approx(rate, rel=0.04)
+    assert steady is not None and steady.rate_per_s == pytest.approx(rate, rel=0.05)
     assert steady.rate_per_s * (think_time_s + steady.e2e.mean_s) == pytest.approx(users, rel=0.04)
 
 
@@ -45,7 +45,7 @@ def test_slow_steps_let_fewer_requests_come() -> None:
     slow = slower_deployment(planned, found.slow_deviations)
     seen = planner.simulate(slow, asked.workload, seed=1).steady
     assert found.slow_deviations > 0.0 and seen is not None
-    assert seen.rate_per_s == pytest.approx(found.request.workload.rate_per_s, rel=0.03)
+    assert seen.rate_per_s == pytest.approx(found.request.workload.rate_per_s, rel=0.04)
     allowed_s = {target.metric: target.threshold_s for target in asked.slo.targets}
     assert seen.tpot.mean_s < allowed_s[Metric.TPOT]
     quick = planner.simulate(planned.deployment, asked.workload, seed=1).steady

@@ -151,7 +151,7 @@ CASES: dict[str, tuple[Deployment, TokenLengths, float, float]] = {
     "a metronome": (Deployment.mixed(large(max_batched_tokens=256)), AZURE, 0.6, 0.0),
     "few places": (Deployment.mixed(large(max_batched_tokens=512, max_running_requests=24)), AZURE, 0.8, 1.0),
     "prompts first": (Deployment.mixed(large(max_batched_tokens=2048, own_schedule=APART)), AZURE, 0.6, 1.0),
-    "two pools": (Deployment.disaggregated(large(), large()), AZURE, 0.85, 1.0),
+    "two pools": (Deployment.disaggregated(large(), large()), AZURE, 0.8, 1.0),
     "two pools, long answers": (Deployment.disaggregated(small(), small(), (1, 2)), REASONING, 0.6, 1.0),
     "few places to decode": (
         Deployment.disaggregated(small(), small(max_running_requests=32), (1, 2)),
@@ -160,7 +160,7 @@ CASES: dict[str, tuple[Deployment, TokenLengths, float, float]] = {
         1.0,
     ),
     "three uncalibrated replicas": (mixed(3), CHAT, 0.7, 2.0),
-    **{router.value: (routed(router), AZURE, 0.85, 1.0) for router in Router},
+    **{router.value: (routed(router), AZURE, 0.75, 1.0) for router in Router},
 }
 
 
