@@ -223,7 +223,8 @@ def scenario_text(content: Mapping[str, Any]) -> str:
 
     It names its version, so that a later planner knows how to read it.
 
-    >>> print(scenario_text(read_scenario("chat-llama-70b")[0].model_dump(mode="json")).splitlines()[4])
+    >>> text = scenario_text(read_scenario("chat-llama-70b")[0].model_dump(mode="json"))
+    >>> print(next(line for line in text.splitlines() if line.startswith("llm")))
     llm: llama-3.3-70b-instruct
     """
     written = _validate(_in_current_version(content)).model_dump(mode="json", exclude_defaults=True)
