@@ -566,10 +566,6 @@ class FusedQuantisation(_Fused):
 
     vendors: tuple[str, ...] = Field(min_length=1, description="of the GPUs it does so on")
 
-    def serves(self, sku: GpuSku) -> bool:
-        """Whether it is for a GPU."""
-        return sku.vendor in self.vendors
-
 
 class FusedNorm(_Fused):
     """All-reduces whose kernel adds the residual and takes the norm that follows, up to a size of the buffer."""

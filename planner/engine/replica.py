@@ -260,13 +260,12 @@ class ReplicaConfig(Frozen):
     def fusion(self) -> Fusion:
         """What its engine does in the kernel before or after, by its release and as the schedule says."""
         asked, compiled = self.schedule.fused_norms, self.engine.fused_quantisation
-        serves = compiled is not None and compiled.serves(self.sku) and compiled.is_in(self.engine_version)
-        quantises = serves and not asked
-        for one in self.engine.fused_norms:
-            if one.serves(self.sku, self.llm.family, self.llm.hidden_size):
-                fuses = one.is_in(self.engine_version) if asked is None else asked
-                return Fusion(one.most_bytes.get(self.parallelism.tp, 0.0) if fuses else 0.0, quantises)
-        return Fusion(quantises=quantises)
+        serves = compiled is not None and self.sku.vendor in compiled.vendors and compiled.is_in(self.engine_version)
+        kind, norm_bytes = (self.sku, self.llm.family, self.llm.hidden_size), 0.0
+        norms = next((one for one in self.engine.fused_norms if one.serves(*kind)), None)
+        if norms is not None and (norms.is_in(self.engine_version) if asked is None else asked):
+            norm_bytes = norms.most_bytes.get(self.parallelism.tp, 0.0)
+        return Fusion(norm_bytes, quantises=serves and not asked)
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import singledispatchmethod
 
 from hardware_db import Dtype, GpuSku
@@ -184,10 +184,10 @@ class _Builder:
     ) -> MatrixProduct:
         """A matrix product in the formats of a part of the model."""
         weights, activations = self.formats(part)
-        dtype = activations.arithmetic
-        found = MatrixProduct(family, dtype, count, driver, float(n), float(k), weights, activations)
         after_norm = family is not OperatorFamily.ATTENTION_OUTPUT  # or after a gate; attention writes 16 bits
-        return replace(found, comes_quantised=True) if self.fusion.quantises and after_norm else found
+        comes_quantised = self.fusion.quantises and after_norm
+        sizes = (activations.arithmetic, count, driver, float(n), float(k))
+        return MatrixProduct(family, *sizes, weights, activations, comes_quantised=comes_quantised)
 
     def formats(self, part: Part) -> tuple[Dtype, Dtype]:
         """Number formats that the GPU multiplies for a part of the model: weights, and activations as it can."""
