@@ -12,8 +12,8 @@ from typing import cast
 import numpy as np
 
 from calibration import modules
-from calibration.fit import ParameterBound, Problem
-from calibration.operators import EFFICIENCY, KV_BYTES, START, gpu_peaks
+from calibration.fit import ParameterBound, Problem, bounds_of
+from calibration.operators import KV_BYTES, gpu_peaks
 from calibration.tables import ColumnTable, FloatArray, Mask
 from hardware_db import Dtype, GpuSku
 from planner.roofline import (
@@ -78,15 +78,7 @@ def prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
         own = block_prefill_s(rows["batch_size"], rows["isl"], rows["step"], shape, form, peaks)
         return np.maximum(rows["_known_s"] + own, values.get("host_s", 0.0))
 
-    bounds = {
-        "start_s": ParameterBound(1e-5, 1e-7, 1e-4),
-        "compute_efficiency": ParameterBound(0.2, 0.005, 1.0),
-        "memory_efficiency": ParameterBound(0.5, 0.02, 1.0),
-        "index_efficiency": ParameterBound(0.2, 0.01, 1.0),
-        "row_tokens": ParameterBound(50.0, 1.0, 5000.0),
-        "key_s": ParameterBound(5e-9, 1e-12, 1e-6),
-        "order": ParameterBound(2.0, 1.0, 20.0),
-    }
+    bounds = bounds_of("block_prefill")
     if len(chosen) and chosen.text("backend")[0] == HOST_BOUND_BACKEND:
         floor = float(np.quantile(chosen["latency_s"], 0.1))
         bounds["host_s"] = ParameterBound(floor, floor / 3.0, floor * 3.0)
@@ -104,17 +96,9 @@ def decode(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
         own = block_decode_s(rows["batch_size"], rows["step"], 1.0, shape, form, peaks)
         return rows["_known_s"] + own
 
-    bounds = {
-        "start_s": START,
-        "memory_efficiency": EFFICIENCY,
-        "index_efficiency": EFFICIENCY,
-        "block_s": ParameterBound(1e-6, 1e-8, 1e-3),
-        "order": ParameterBound(1.0, 0.4, 20.0),
-        "resident_gain": ParameterBound(1.2, 1.0, 8.0),
-    }
     split = (rows.text("backend") != HOST_BOUND_BACKEND) | (rows["batch_size"] <= MOST_SPLIT_SEQUENCES)
     chosen = rows.rows(split & (rows["step"] >= FEWEST_CACHED_KEYS))
-    return Problem(chosen, predict, bounds, ("num_heads",), "step", {})
+    return Problem(chosen, predict, bounds_of("block_decode"), ("num_heads",), "step", {})
 
 
 def served(rows: ColumnTable) -> Mask:

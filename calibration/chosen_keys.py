@@ -13,8 +13,8 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from calibration import modules
-from calibration.fit import ParameterBound, Problem
-from calibration.operators import EFFICIENCY, KV_BYTES, gpu_peaks
+from calibration.fit import Problem, bounds_of
+from calibration.operators import KV_BYTES, gpu_peaks
 from calibration.tables import ColumnTable, FloatArray, Mask
 from hardware_db import Dtype, GpuSku
 from planner.roofline import (
@@ -52,9 +52,6 @@ FEWEST_CACHED_KEYS = 255.0
 """Cached keys from which a decode is fitted, as for other attention."""
 MOST_SEQUENCES = 256.0
 """Decodes up to which SGLang's rows are fitted: above, its kernel of 8-bit rows takes five times as long."""
-PROMPT_START = ParameterBound(1e-5, 1e-7, 1e-4)
-"""Floors of prompts, whose rows were timed without a CUDA graph: no more than those of decodes, which were timed in
-one; what the host takes beyond is ``host_share``, which describes the measurement."""
 SHARING = "skip_indexer"
 """In the names of kernels of modules that take the choice of another layer."""
 
@@ -105,7 +102,8 @@ def prefill(rows: ColumnTable, sku: GpuSku, variant: str, dense: bool = False) -
     """Prompts over chosen keys; rows as `module_rows` makes them, of one backend. `dense`: without choice where every
     query may see all keys.
 
-    The host's time is that of a kind of module, in proportion to the tenth quickest of a hundred of its rows.
+    The host's time is that of a kind of module, in proportion to the tenth quickest of a hundred of its rows: prompts
+    were timed without a CUDA graph. Their floors are bounded by those of decodes, which were timed in one.
     """
     peaks, peaks_8_bit = gpu_peaks(sku, Dtype.BF16), gpu_peaks(sku, Dtype.FP8)
     chosen = rows.rows((rows["isl"] >= FEWEST_PROMPT_TOKENS) & (rows["batch_size"] <= MOST_CHUNKS))
@@ -122,18 +120,7 @@ def prefill(rows: ColumnTable, sku: GpuSku, variant: str, dense: bool = False) -
         device_s = rows["_known_s"] + attention + index * (index_heads > 0.0)
         return np.maximum(device_s, values["host_share"] * rows["_host_s"])
 
-    bounds = {
-        "start_s": PROMPT_START,
-        "compute_efficiency": ParameterBound(0.5, 0.02, 1.0),
-        "short_share": ParameterBound(0.5, 0.01, 1.0),
-        "head_growth": ParameterBound(1.0, 0.05, 1.5),
-        "index_start_s": PROMPT_START,
-        "index_efficiency": EFFICIENCY,
-        "select_s": ParameterBound(1e-9, 1e-12, 1e-7),
-        "host_share": ParameterBound(1.0, 0.5, 2.0),
-    }
-    if dense:
-        bounds["dense_efficiency"] = EFFICIENCY
+    bounds = bounds_of("chosen_prefill", *(() if dense else ("dense_efficiency",)))
     return Problem(chosen, predict, bounds, ("num_heads",), "isl", {"dense_keys": TOP_K if dense else 0.0})
 
 
@@ -147,12 +134,5 @@ def decode(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
         index = chosen_decode_index_s(rows["batch_size"], context, IndexHeads(1.0, INDEX_DIM), form, peaks)
         return rows["_known_s"] + attention + index * (rows["_index_heads"] > 0.0)
 
-    bounds = {
-        "start_s": ParameterBound(3e-5, 1e-7, 1e-3),
-        "compute_efficiency": ParameterBound(0.5, 0.02, 1.0),
-        "short_share": ParameterBound(0.5, 0.01, 1.0),
-        "order": ParameterBound(0.8, 0.4, 5.0),
-        "index_start_s": ParameterBound(1e-5, 1e-7, 1e-3),
-        "index_efficiency": ParameterBound(0.5, 0.02, 1.0),
-    }
+    bounds = bounds_of("chosen_decode")
     return Problem(rows.rows(rows["step"] >= FEWEST_CACHED_KEYS), predict, bounds, ("num_heads",), "step", {})

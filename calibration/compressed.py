@@ -18,9 +18,9 @@ from typing import cast
 
 import numpy as np
 
-from calibration.fit import ParameterBound, Problem
+from calibration.fit import Problem, bounds_of
 from calibration.modules import Fit, Product, with_known_s
-from calibration.operators import EFFICIENCY, START, gpu_peaks
+from calibration.operators import gpu_peaks
 from calibration.sparse_index import mean_of_modes, selection_of
 from calibration.tables import ColumnTable, FloatArray, Mask
 from hardware_db import Dtype, GpuSku
@@ -166,12 +166,7 @@ def _attention(rows: ColumnTable, sku: GpuSku, pairs: FloatArray, read_bytes: Fl
         own = compressed_attention_s(tokens, rows["_pairs"], rows["_read_bytes"], _shape(rows), form, peaks)
         return rows["_known_s"] + own
 
-    bounds = {
-        "start_s": START,
-        "compute_efficiency": ParameterBound(0.4, 0.02, 1.0),
-        "memory_efficiency": ParameterBound(0.5, 0.02, 1.0),
-        "row_keys": ParameterBound(50.0, 1.0, 1000.0),
-    }
+    bounds = bounds_of("compressed_attention")
     return Problem(rows, predict, bounds, ("_hidden", "num_heads"), axis, {})
 
 
@@ -211,8 +206,7 @@ def selection_rows(rows: ColumnTable, phase: str) -> ColumnTable:
 
 def selection(rows: ColumnTable, sku: GpuSku) -> Problem:
     """Choice of entries; rows as `selection_rows` makes them."""
-    bounds = {"row_s": ParameterBound(2e-6, 1e-9, 1e-4), "key_s": ParameterBound(3e-10, 1e-13, 1e-7)}
-    return selection_of(rows, sku, INDEXED_RATIO, bounds, ("_top_k", "batch_size"))
+    return selection_of(rows, sku, INDEXED_RATIO, "compressed_selection", ("_top_k", "batch_size"))
 
 
 def stream_mix_rows(rows: ColumnTable, operation: str) -> ColumnTable:
@@ -237,9 +231,4 @@ def stream_mix(rows: ColumnTable, sku: GpuSku) -> Problem:
         peaks = gpu_peaks(sku, Dtype.BF16, values["resident_gain"], rows["bytes"])
         return elementwise_s(rows["bytes"], ElementwiseForm.from_values(values), peaks)
 
-    bounds = {
-        "start_s": ParameterBound(5e-6, 1e-7, 1e-4),
-        "memory_efficiency": EFFICIENCY,
-        "resident_gain": ParameterBound(1.5, 1.0, 8.0),
-    }
-    return Problem(rows, predict, bounds, ("hidden_size",), "num_tokens", {})
+    return Problem(rows, predict, bounds_of("stream_mix"), ("hidden_size",), "num_tokens", {})

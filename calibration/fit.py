@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from calibration.tables import ColumnTable, FloatArray
 from hardware_db import Coefficient, Correction, KernelFit, MeasuredShapes
-from planner.core import InputError
+from planner.core import InputError, preset_rows
 from planner.roofline import ShapeCorrection, SizeCorrection
 
 Indices = NDArray[np.intp]
@@ -58,6 +58,22 @@ class ParameterBound:
     start: float
     low: float
     high: float
+
+
+def bounds_of(kernel: str, *without: str) -> dict[str, ParameterBound]:
+    """Coefficients of a kernel but those named, from `planner/presets/kernel_bounds.csv`.
+
+    Bounds are wide; starts affect speed only.
+
+    >>> bounds_of("recurrent_decode", "order")["start_s"]
+    ParameterBound(start=5e-06, low=1e-07, high=0.001)
+    """
+    rows = [row for row in preset_rows("kernel_bounds.csv") if row["kernel"] == kernel]
+    return {
+        row["coefficient"]: ParameterBound(float(row["start"]), float(row["low"]), float(row["high"]))
+        for row in rows
+        if row["coefficient"] not in without
+    }
 
 
 class Predict(Protocol):

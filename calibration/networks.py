@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration.fit import ParameterBound, Problem, fit
+from calibration.fit import Problem, bounds_of, fit
 from calibration.tables import ColumnTable, FloatArray, read_csv
 from hardware_db import GpuSku, KernelFit
 from planner.roofline import NetworkForm, SizeCorrection, exchanged_bytes, network_s
@@ -39,13 +39,7 @@ BOXES = (
 
 Left out: EFA, TCP, Slingshot, ports of less than 400 Gb/s, and 8 + 8 GPUs of GCP A4, whose all-gather starts in 280 us.
 """
-BOUNDS = {
-    "launch_s": ParameterBound(1e-5, 1e-6, 1e-3),
-    "hop_s": ParameterBound(1e-6, 1e-8, 1e-5),
-    "crossing_s": ParameterBound(1e-5, 1e-7, 1e-4),
-    "link_efficiency": ParameterBound(0.8, 0.1, 1.0),
-    "order": ParameterBound(0.8, 0.25, 10.0),
-}
+BOUNDS = bounds_of("network")
 NO_HOPS = {"hop_s": 0.0, "crossing_s": 0.0}
 """One start, however many GPUs: what exchanges of experts' tokens show."""
 COLLECTIVE_NOTE = (

@@ -14,7 +14,7 @@ from typing import cast
 
 import numpy as np
 
-from calibration.fit import ParameterBound, Problem
+from calibration.fit import ParameterBound, Problem, bounds_of
 from calibration.tables import ColumnTable, FloatArray, Mask
 from hardware_db import Dtype, GpuSku, KernelFit
 from planner.core import InputError
@@ -56,13 +56,6 @@ LATENT_RANK, LATENT_ROPE, LATENT_KEY, LATENT_VALUE = 512.0, 64.0, 192.0, 128.0
 """Dimensions of the measured latent attention (DeepSeek-AI 2024, arXiv:2412.19437, sec. 4.2)."""
 MAX_QUERY_GROUP = 32.0
 """Query heads per KV head beyond which one engine's decode kernel leaves its fast path; such rows are left out."""
-
-EFFICIENCY = ParameterBound(0.7, 0.02, 1.0)
-START = ParameterBound(5e-6, 1e-7, 1e-3)
-ORDER = ParameterBound(2.5, 0.4, 20.0)
-FILL = ParameterBound(3.0, 1.0, 50.0)
-GAIN = ParameterBound(1.5, 1.0, 8.0)
-"""Where coefficients of several operators start and are sought. Bounds are wide; starts affect speed only."""
 
 
 def peak(sku: GpuSku, arithmetic: Dtype) -> float:
@@ -170,19 +163,7 @@ def gemm(rows: ColumnTable, sku: GpuSku, variant: str, cold: bool = False, prequ
         peaks = gpu_peaks(sku, kind.arithmetic, 1.0 if cold else values["resident_gain"], working_set)
         return _gemm_s(rows, GemmForm.from_values(values, correction), peaks, replace(kind, quantised=quantised))
 
-    bounds = {
-        "start_s": START,
-        "compute_efficiency": EFFICIENCY,
-        "memory_efficiency": ParameterBound(0.8, 0.02, 1.0),
-        "order": ORDER,
-        "small_tile_loss": ParameterBound(0.1, 1e-3, 2.0),
-        "fill": FILL,
-        "split_s": ParameterBound(2e-6, 1e-8, 2e-4),
-        "resident_gain": GAIN,
-    }
-    if quantised:
-        bounds["quantise_efficiency"] = ParameterBound(0.5, 0.02, 1.0)
-        bounds["quantise_row"] = ParameterBound(500.0, 1.0, 20000.0)
+    bounds = bounds_of("gemm", *(() if quantised else ("quantise_efficiency", "quantise_row")))
     core = (rows["n"] >= 512) & (rows["k"] >= 512)
     sizes, shapes = lambda rows: (rows["m"], rows["n"]), lambda rows: np.stack([rows["n"], rows["k"]], axis=1)
     return Problem(rows.rows(core), predict, bounds, ("n", "k"), "m", {}, sizes, shapes=shapes)
@@ -199,13 +180,14 @@ def attention_prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
     core = (rows["batch"] * rows["seq_len"] >= 64) & (rows["head_dim"] != 192) & _mostly_without_window(rows)
     chosen = rows.rows(core)
     group = ("num_heads", "num_kv_heads", "head_dim", "window")
-    return Problem(chosen, predict, _prefill_bounds(chosen), group, "seq_len", {}, _prefill_sizes)
+    bounds = _of_dims(bounds_of("attention_prefill"), chosen)
+    return Problem(chosen, predict, bounds, group, "seq_len", {}, _prefill_sizes)
 
 
 def wide_prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
     """As `attention_prefill`, of heads of one kind that an engine has a kernel of its own for."""
     whole = attention_prefill(rows, sku, variant)
-    bounds = _of_one_kind(whole.bounds, "compute_efficiency", ("window_row_growth",))
+    bounds = _of_one_kind(whole.bounds, ("window_row_growth",))
     core = rows["batch"] * rows["seq_len"] >= 64
     return replace(whole, rows=rows.rows(core), bounds=bounds, fixed={"window_row_growth": 1.0})
 
@@ -226,21 +208,9 @@ def encoder_attention(rows: ColumnTable, sku: GpuSku) -> Problem:
         chunks, new, past = sequences(rows)
         return past + new, chunks * new / (past + new) * rows["heads"]
 
-    bounds = _of_one_kind(_prefill_bounds(rows), "compute_efficiency", ("window_row_growth",))
+    bounds = _of_one_kind(bounds_of("attention_prefill"), ("window_row_growth",))
     core, fixed = rows["batch"] * rows["tokens"] >= 64, {"window_row_growth": 1.0}
     return Problem(rows.rows(core), predict, bounds, ("heads",), "tokens", fixed, sizes)
-
-
-def _prefill_bounds(rows: ColumnTable) -> dict[str, ParameterBound]:
-    return {
-        "start_s": START,
-        "memory_efficiency": ParameterBound(0.6, 0.02, 1.0),
-        "order": ORDER,
-        "row_tokens": ParameterBound(300.0, 1.0, 5000.0),
-        "block_share": ParameterBound(0.5, 0.01, 2.0),
-        "window_row_growth": ParameterBound(1.0, 0.05, 20.0),
-        **_head_dim_bounds("compute_efficiency", rows, 0.6),
-    }
 
 
 def wide_decode(rows: ColumnTable, sku: GpuSku, variant: str, splits: tuple[bool, bool] = (True, True)) -> Problem:
@@ -250,19 +220,17 @@ def wide_decode(rows: ColumnTable, sku: GpuSku, variant: str, splits: tuple[bool
     """
     whole = attention_decode(rows, sku, variant, splits)
     other = "group_growth" if rows["window"].any() else "window_growth"
-    bounds = _of_one_kind(whole.bounds, "memory_efficiency", (other, "ungrouped_efficiency"))
+    bounds = _of_one_kind(whole.bounds, (other, "ungrouped_efficiency"))
     grouped = (rows["num_heads"] > rows["num_kv_heads"]) & (rows["num_heads"] <= MAX_QUERY_GROUP * rows["num_kv_heads"])
     core = (rows["prefix_len"] >= 255) & grouped
     fixed = {**whole.fixed, other: 0.0, "ungrouped_efficiency": 1.0}
     return replace(whole, rows=rows.rows(core), bounds=bounds, fixed=fixed)
 
 
-def _of_one_kind(
-    bounds: Mapping[str, ParameterBound], efficiency: str, without: tuple[str, ...]
-) -> dict[str, ParameterBound]:
+def _of_one_kind(bounds: Mapping[str, ParameterBound], without: tuple[str, ...]) -> dict[str, ParameterBound]:
     """Bounds with one efficiency for all head dimensions, and `without` what rows of one kind cannot tell."""
-    dims = {f"{efficiency}_{dim}" for dim in (64, 256, 512)}
-    return {name: bound for name, bound in bounds.items() if name not in dims and name not in without}
+    kept = (name for name in bounds if not name.endswith(("_64", "_256", "_512")) and name not in without)
+    return {name: bounds[name] for name in kept}
 
 
 def _prefill_sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
@@ -281,9 +249,11 @@ def _mostly_without_window(rows: ColumnTable) -> Mask:
     return np.asarray((rows["window"] == 0) | (np.arange(len(rows)) % 4 == 0))
 
 
-def _head_dim_bounds(name: str, rows: ColumnTable, start: float) -> dict[str, ParameterBound]:
-    present = set(rows["head_dim"].tolist()) | {128.0}
-    return {f"{name}_{dim}": ParameterBound(start, 0.02, 1.0) for dim in (64, 128, 256, 512) if dim in present}
+def _of_dims(bounds: Mapping[str, ParameterBound], rows: ColumnTable) -> dict[str, ParameterBound]:
+    """Bounds with an efficiency for every head dimension of the rows, and for 128."""
+    present = {f"{dim:g}" for dim in np.unique(rows["head_dim"])} | {"128"}
+    dims = ((name, name.rpartition("_")[2]) for name in bounds)
+    return {name: bounds[name] for name, dim in dims if not dim.isdigit() or dim in present}
 
 
 def attention_decode(rows: ColumnTable, sku: GpuSku, variant: str, splits: tuple[bool, bool] = (True, True)) -> Problem:
@@ -303,18 +273,9 @@ def attention_decode(rows: ColumnTable, sku: GpuSku, variant: str, splits: tuple
     fast = rows["num_heads"] / rows["num_kv_heads"] <= MAX_QUERY_GROUP
     core = (rows["prefix_len"] >= 255) & (rows["head_dim"] != 192) & fast & _mostly_without_window(rows)
     chosen = rows.rows(core)
-    bounds = {
-        "start_s": START,
-        "compute_efficiency": EFFICIENCY,
-        "order": ORDER,
-        "block_s": ParameterBound(2e-6, 1e-8, 1e-4),
-        "fill": FILL if all(splits) else ParameterBound(3.0, 0.05, 50.0),
-        "ungrouped_efficiency": ParameterBound(0.9, 0.1, 1.0),
-        "group_growth": ParameterBound(0.1, 0.001, 1.5),
-        "window_growth": ParameterBound(0.3, 0.001, 1.5),
-        "resident_gain": GAIN,
-        **_head_dim_bounds("memory_efficiency", chosen, 0.8),
-    }
+    bounds = _of_dims(bounds_of("attention_decode"), chosen)
+    if not all(splits):
+        bounds["fill"] = replace(bounds["fill"], low=0.05)
     group = ("num_heads", "num_kv_heads", "head_dim", "window")
     fixed = {"splits_kv": float(splits[0]), "splits_plain": float(splits[1])}
     return Problem(chosen, predict, bounds, group, "prefix_len", fixed, _decode_sizes)
@@ -333,15 +294,8 @@ def latent_prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
         return _latent_prefill_s(rows, LatentPrefillForm.from_values(values, correction), peaks, KV_BYTES[variant])
 
-    bounds = {
-        "start_s": ParameterBound(1e-5, 1e-7, 1e-3),
-        "compute_efficiency": ParameterBound(0.5, 0.02, 1.0),
-        "memory_efficiency": ParameterBound(0.5, 0.02, 1.0),
-        "order": ORDER,
-        "row_tokens": ParameterBound(300.0, 1.0, 5000.0),
-        "block_share": ParameterBound(0.5, 0.01, 2.0),
-    }
     core = rows["batch"] * rows["seq_len"] >= 64
+    bounds = bounds_of("latent_prefill")
     return Problem(rows.rows(core), predict, bounds, ("num_heads",), "seq_len", {}, _prefill_sizes)
 
 
@@ -354,15 +308,9 @@ def latent_decode(rows: ColumnTable, sku: GpuSku, variant: str, splits_kv: bool 
         peaks = gpu_peaks(sku, Dtype(variant), values["resident_gain"], cached)
         return _latent_decode_s(rows, LatentDecodeForm.from_values(values, correction), peaks, kv_bytes)
 
-    bounds = {
-        "start_s": ParameterBound(1e-5, 1e-7, 1e-3),
-        "compute_efficiency": ParameterBound(0.5, 0.02, 1.0),
-        "memory_efficiency": ParameterBound(0.7, 0.02, 1.0),
-        "order": ORDER,
-        "block_s": ParameterBound(5e-6, 1e-8, 1e-4),
-        "fill": ParameterBound(3.0, 0.05 if not splits_kv else 0.5, 50.0),
-        "resident_gain": GAIN,
-    }
+    bounds = bounds_of("latent_decode")
+    if not splits_kv:
+        bounds["fill"] = replace(bounds["fill"], low=0.05)
 
     def sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
         return rows["prefix_len"] + 1.0, rows["batch"] * rows["num_heads"]
@@ -405,16 +353,7 @@ def experts(rows: ColumnTable, sku: GpuSku, variant: str, more: ColumnTable | No
         peaks = gpu_peaks(sku, kind.arithmetic, values["resident_gain"], weights)
         return _experts_s(rows, ExpertsForm.from_values(values, correction), peaks, kind)
 
-    bounds = {
-        "start_s": ParameterBound(2e-5, 1e-6, 1e-3),
-        "token_s": ParameterBound(3e-9, 1e-11, 1e-6),
-        "compute_efficiency": ParameterBound(0.5, 0.01, 1.0),
-        "memory_efficiency": ParameterBound(0.7, 0.02, 1.0),
-        "order": ORDER,
-        "small_tile_loss": ParameterBound(0.1, 1e-3, 5.0),
-        "fill": FILL,
-        "resident_gain": GAIN,
-    }
+    bounds = bounds_of("experts")
     group: tuple[str, ...] = ("hidden", "inter", "topk", "num_experts")
     note = ""
     if not rows.keys(*group).max():
@@ -483,16 +422,10 @@ def collective(rows: ColumnTable, link_bytes_per_s: float, share: float) -> Prob
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
         return collective_s(rows["bytes"] * share, link_bytes_per_s, CollectiveForm.from_values(values, correction))
 
-    bounds = {
-        "start_s": ParameterBound(5e-6, 1e-7, 1e-3),
-        "link_efficiency": ParameterBound(0.5, 0.005, 1.0),
-        "order": ParameterBound(0.8, 0.25, 10.0),
-    }
-
     def sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
         return rows["bytes"] * share, np.ones(len(rows))
 
-    return Problem(rows, predict, bounds, ("bytes",), "bytes", {}, sizes)
+    return Problem(rows, predict, bounds_of("collective"), ("bytes",), "bytes", {}, sizes)
 
 
 def expert_exchange(
@@ -508,11 +441,7 @@ def expert_exchange(
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
         return collective_s(sizes(rows)[0], link_bytes_per_s, CollectiveForm.from_values(values, correction))
 
-    bounds = {
-        "start_s": ParameterBound(2e-5, 1e-7, 1e-3),
-        "link_efficiency": ParameterBound(0.3, 0.005, 1.0),
-        "order": ParameterBound(1.0, 0.25, 10.0),
-    }
+    bounds = bounds_of("expert_exchange")
     return Problem(rows, predict, bounds, ("hidden", "topk", "num_experts"), "num_tokens", {}, sizes)
 
 
@@ -523,7 +452,7 @@ def elementwise(rows: ColumnTable, sku: GpuSku) -> Problem:
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
         return elementwise_s(rows["bytes"], ElementwiseForm.from_values(values, correction), peaks)
 
-    bounds = {"start_s": ParameterBound(2e-6, 1e-7, 1e-4), "memory_efficiency": ParameterBound(0.7, 0.02, 1.0)}
+    bounds = bounds_of("elementwise")
     return Problem(rows, predict, bounds, ("op", "hidden", "ffn", "tp"), "num_tokens", {}, None)
 
 

@@ -11,8 +11,8 @@ from typing import cast
 
 import numpy as np
 
-from calibration.fit import ParameterBound, Problem
-from calibration.operators import GAIN, ORDER, gpu_peaks
+from calibration.fit import Problem, bounds_of
+from calibration.operators import gpu_peaks
 from calibration.tables import ColumnTable, FloatArray
 from hardware_db import Dtype, GpuSku
 from planner.roofline import (
@@ -100,13 +100,7 @@ def recurrent_prefill(rows: ColumnTable, sku: GpuSku) -> Problem:
         form = RecurrentPrefillForm.from_values(values, correction)
         return recurrent_prefill_s(rows["batch_size"], rows["seq_len"], _shape(rows), form, peaks)
 
-    bounds = {
-        "start_s": ParameterBound(2e-5, 1e-7, 1e-3),
-        "compute_efficiency": ParameterBound(0.2, 0.01, 1.0),
-        "memory_efficiency": ParameterBound(0.5, 0.02, 1.0),
-        "order": ParameterBound(2.5, 1.0, 20.0),
-        "token_s": ParameterBound(3e-8, 1e-10, 1e-6),
-    }
+    bounds = bounds_of("recurrent_prefill")
     tokens = rows["num_tokens"]
     chosen = rows.rows((tokens >= FEWEST_PROMPT_TOKENS) & (tokens <= MOST_PROMPT_TOKENS))
     return Problem(chosen, predict, bounds, ("num_k_heads", "num_v_heads"), "seq_len", {}, _prefill_sizes)
@@ -125,10 +119,5 @@ def recurrent_decode(rows: ColumnTable, sku: GpuSku) -> Problem:
         peaks = gpu_peaks(sku, Dtype.BF16, values["resident_gain"], states)
         return recurrent_decode_s(rows["batch_size"], 1.0, shape, form, peaks)
 
-    bounds = {
-        "start_s": ParameterBound(5e-6, 1e-7, 1e-3),
-        "memory_efficiency": ParameterBound(0.8, 0.02, 1.0),
-        "order": ORDER,
-        "resident_gain": GAIN,
-    }
+    bounds = bounds_of("recurrent_decode")
     return Problem(rows, predict, bounds, ("num_k_heads", "num_v_heads"), "batch_size", {})

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from calibration.fit import ParameterBound, Problem
-from calibration.operators import EFFICIENCY, LATENT_RANK, LATENT_ROPE, ORDER, START, gpu_peaks
+from calibration.fit import Problem, bounds_of
+from calibration.operators import LATENT_RANK, LATENT_ROPE, gpu_peaks
 from calibration.tables import ColumnTable, FloatArray
 from hardware_db import Dtype, GpuSku
 from planner.roofline import (
@@ -54,9 +54,8 @@ def sparse_prefill(rows: ColumnTable, sku: GpuSku) -> Problem:
         token_s = sparse_token_s(TOP_K, GLM5_HEADS, LATENT_RANK, LATENT_ROPE, form, peaks)
         return sparse_prefill_s(rows["batch_size"] * rows["isl"], token_s, form, peaks)
 
-    bounds = {"start_s": START, "compute_efficiency": EFFICIENCY}
     chosen = rows.rows(rows["isl"] >= FEWEST_PROMPT_TOKENS)
-    return Problem(chosen, predict, bounds, ("isl",), "step", {})
+    return Problem(chosen, predict, bounds_of("sparse_prefill"), ("isl",), "step", {})
 
 
 def prompt_scores(rows: ColumnTable, sku: GpuSku) -> Problem:
@@ -69,9 +68,8 @@ def prompt_scores(rows: ColumnTable, sku: GpuSku) -> Problem:
         form = IndexScoresForm.from_values(values)
         return index_scores_s(pairs, keys, IndexHeads(GLM5_INDEX_HEADS, INDEX_DIM), form, peaks)
 
-    bounds = {"start_s": START, "compute_efficiency": EFFICIENCY, "memory_efficiency": EFFICIENCY, "order": ORDER}
     chosen = rows.rows(rows["isl"] >= FEWEST_PROMPT_TOKENS)
-    return Problem(chosen, predict, bounds, ("isl",), "step", {})
+    return Problem(chosen, predict, bounds_of("index_scores"), ("isl",), "step", {})
 
 
 def decode_scores(rows: ColumnTable, sku: GpuSku) -> Problem:
@@ -83,10 +81,9 @@ def decode_scores(rows: ColumnTable, sku: GpuSku) -> Problem:
         form = IndexScoresForm.from_values(values)
         return index_scores_s(keys * rows["isl"], keys, IndexHeads(DEEPSEEK_INDEX_HEADS, INDEX_DIM), form, peaks)
 
-    bounds = {"start_s": START, "compute_efficiency": EFFICIENCY, "memory_efficiency": EFFICIENCY, "order": ORDER}
     cached = rows["step"] / rows["compress_ratio"]
     chosen = rows.rows((rows["isl"] <= MOST_DECODED_TOKENS) & (cached >= FEWEST_CACHED_KEYS))
-    return Problem(chosen, predict, bounds, ("batch_size",), "step", {})
+    return Problem(chosen, predict, bounds_of("index_scores"), ("batch_size",), "step", {})
 
 
 def mean_of_modes(rows: ColumnTable, *shape: str) -> ColumnTable:
@@ -103,13 +100,10 @@ def mean_of_modes(rows: ColumnTable, *shape: str) -> ColumnTable:
 
 def selection(rows: ColumnTable, sku: GpuSku) -> Problem:
     """Selection of the largest scores of each query; rows as `mean_of_modes` makes them."""
-    bounds = {"row_s": ParameterBound(6e-6, 1e-8, 1e-4), "key_s": ParameterBound(3e-10, 1e-12, 1e-7)}
-    return selection_of(rows.with_columns(_top_k=np.full(len(rows), TOP_K)), sku, 1.0, bounds, ("isl",))
+    return selection_of(rows.with_columns(_top_k=np.full(len(rows), TOP_K)), sku, 1.0, "index_selection", ("isl",))
 
 
-def selection_of(
-    rows: ColumnTable, sku: GpuSku, ratio: float, bounds: Mapping[str, ParameterBound], group: tuple[str, ...]
-) -> Problem:
+def selection_of(rows: ColumnTable, sku: GpuSku, ratio: float, kernel: str, group: tuple[str, ...]) -> Problem:
     """Selection of `_top_k` of the keys of each query, of which there is one for `ratio` tokens."""
     peaks = gpu_peaks(sku, Dtype.FP8)
 
@@ -120,4 +114,4 @@ def selection_of(
         return index_selection_s(rows["batch_size"] * selecting, seen / ratio, form, peaks)
 
     beyond = rows["isl"] + rows["step"] > rows["_top_k"] * ratio
-    return Problem(rows.rows(beyond), predict, {"start_s": START, **bounds}, group, "step", {})
+    return Problem(rows.rows(beyond), predict, bounds_of(kernel), group, "step", {})
