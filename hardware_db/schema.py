@@ -208,6 +208,7 @@ class ProviderRegion(Frozen):
     kg_co2_per_kwh: float | None = Field(default=None, ge=0, description="of its grid; None: not known")
     grid_of: str = Field(default="", description="region of Google that stands in the same grid, whose figure it is")
     pue: float | None = Field(default=None, ge=1, description="mean over the provider's buildings; None: not known")
+    out_usd_per_gb: float | None = Field(default=None, ge=0, description="transfer to users; None: not known [USD/GB]")
     source: str = Field(min_length=8, description="where the provider says so")
 
 

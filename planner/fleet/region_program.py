@@ -6,7 +6,8 @@ that it serves in every hour of UTC, and the cost [USD/h].
 Pairs of area and region whose distances are alike to `DISTANCE_STEP_S`, rounded up, are of one *class*:
 how much a pool carries depends on the threshold that is left, and not on where it stands or what it costs. Units are
 pools of mixed replicas of one SKU in powers of two at a region and for a class, slices are areas, periods the hours of
-a day, resources the GPUs of a region; a unit has rates for the areas no further than its class. Shares are continuous:
+a day, resources the GPUs of a region; a unit has rates for the areas no further than its class, and costs what sending
+its answers would if it were full (`Routes` have what is sent). Shares are continuous:
 
     least sum over hours and regions of the cost of GPUs    so that every area is served in every hour
 
@@ -33,12 +34,12 @@ from planner.fleet.refinement import COARSE_GAP
 from planner.fleet.simulation import requests_to_simulate
 from planner.fleet.slices import periods_of
 from planner.fleet.types import PlanRequest, Progress
-from planner.optimizer import Allocation, FleetProblem, Objective, Resource, Slice, Unit, solve
+from planner.optimizer import Allocation, FleetProblem, Objective, Purchase, Resource, Slice, Unit, solve
 from planner.search import Mode, capacity_of, find_families, with_rounded_bursts
 from planner.serving import MOST_REPLICAS, Deployment, Pool, evaluate
 from planner.simulator import simulate
 from planner.supply import FleetLimits, Site, SiteSupply, resource_use
-from planner.traffic import HOURS, DemandProfile, network_time, utc_factors
+from planner.traffic import BYTES_PER_TOKEN, HOURS, DemandProfile, network_time, utc_factors
 from planner.workload import LatencyDistribution, LatencyTarget, Slo, Workload
 
 DISTANCE_STEP_S = 0.05
@@ -47,7 +48,6 @@ LONGEST_TTFT_S = 60.0
 """Threshold above which no pool is looked for where the least TTFT is asked [s]. A choice."""
 MS = 1e-3
 """Seconds of a millisecond."""
-
 
 DistanceClass = tuple[int, ...]
 """Distance by target on TTFT or E2E, in `DISTANCE_STEP_S`, rounded up."""
@@ -61,15 +61,19 @@ class Place:
         site: provider and region.
         supply: what is sold there.
         classes: by area that may be served from here and whose targets are longer than the way.
+        out_usd: price of sending an answer to its user [USD].
     """
 
     site: Site
     supply: SiteSupply
     classes: Mapping[str, DistanceClass]
+    out_usd: float = 0.0
 
     def covers(self, other: Place) -> bool:
         """True if it serves every area of another from no further, and sells what that does for no more."""
-        if any(area not in self.classes or not _within(self.classes[area], own) for area, own in other.classes.items()):
+        if self.out_usd > other.out_usd or any(
+            area not in self.classes or not _within(self.classes[area], own) for area, own in other.classes.items()
+        ):
             return False
         mine, most = {one.name: one for one in self.supply.supply.resources}, self.supply.most_gpus
         return all(
@@ -101,7 +105,10 @@ def uncovered(places: Sequence[Place]) -> list[Place]:
 
 @dataclass(frozen=True)
 class Routes:
-    """What the program routes where: by region and class, by area, the rate in every hour [1/s], shape (24,)."""
+    """What the program routes where: by region and class, by area, the rate in every hour [1/s], shape (24,).
+
+    The cost is that of GPUs and of transfer out.
+    """
 
     rates_per_s: Mapping[tuple[Site, DistanceClass], Mapping[str, FloatArray]]
     usd_per_hour: float
@@ -193,6 +200,52 @@ class World:
         """Facts about regions by provider and name."""
         return {(one.provider, one.region): one for one in self.hardware.regions}
 
+    def out_usd(self, site: Site) -> float:
+        """Price of sending an answer to its user [USD]: where no price of a region is known, by the dearest known."""
+        own = self.known[site.provider, site.region].out_usd_per_gb
+        listed = max(one.out_usd_per_gb or 0.0 for one in self.hardware.regions)
+        size_gb = BYTES_PER_TOKEN * self.request.workload.lengths.mean_output / 1e9
+        return size_gb * (listed if own is None else own)
+
+    @cached_property
+    def work_of_move(self) -> float:
+        """Requests to which the prompts come that are computed again when all sessions of one request/s move [1].
+
+        A session moves between two of its requests, as likely in one gap as in the next (Little's theorem: gaps in
+        progress = rate of sessions x gap). Its next prompt, but for the system prompt, is new there; it counts as so
+        many requests as have the same new tokens. A gap is a think time and an answer as long as the targets allow,
+        at most an hour.
+        """
+        slo_s = {target.metric: target.threshold_s for target in self.request.slo.targets}
+        work = 0.0
+        for kind in self.request.workload.classes:
+            talk = kind.sessions
+            if talk is None or not any(self.request.search.prefix_cache):
+                continue
+            token_s = slo_s.get(Metric.TPOT, math.inf)
+            answer_s = slo_s.get(Metric.E2E, slo_s.get(Metric.TTFT, 0.0) + token_s * kind.lengths.mean_output)
+            gap_s = min(talk.think_time_s + answer_s, 3600.0)
+            later = talk.requests.weights[1:]
+            again = float(np.sum(later * (talk.requests.inputs[1:] - talk.system_prompt_tokens)))
+            first = (talk.first_turn or talk.per_turn).mean_input
+            work += kind.share * gap_s * again / (first + talk.per_turn.mean_input * float(later.sum()))
+        return work
+
+    def moved_per_s(self, routed: Mapping[str, FloatArray]) -> FloatArray:
+        """What sessions that come to a region at the turn of an hour add to its requests in it [1/s], shape (24,).
+
+        Args:
+            routed: to the region, by area.
+        """
+        if self.work_of_move == 0.0:
+            return np.zeros(HOURS)
+        come = [
+            self.rates_per_s[area]
+            * np.maximum(0.0, np.diff(rates / self.rates_per_s[area], prepend=rates[-1] / self.rates_per_s[area][-1]))
+            for area, rates in routed.items()
+        ]
+        return np.asarray(self.work_of_move / 3600.0 * np.sum(come, axis=0))
+
     @cached_property
     def distances(self) -> dict[Site, RegionDistance]:
         """Of regions that may be considered."""
@@ -231,7 +284,7 @@ class World:
             }
             near = {area: own for area, own in classes.items() if self.slo_left(self.thresholds_s(own))}
             places += [
-                Place(site, supply, near)
+                Place(site, supply, near, self.out_usd(site))
                 for supply in market.sites
                 if supply.supply.cheapest and not supply.is_alone and supply.servers_at_least == 1
             ]
@@ -319,6 +372,7 @@ class World:
         places: Sequence[Place],
         areas: Collection[str],
         only: Mapping[tuple[Site, DistanceClass], Collection[str]],
+        share: float = 1.0,
     ) -> dict[str, tuple[Unit, Place, DistanceClass, Column]]:
         """Pools at regions for classes, by name, with the rates of the areas that they serve.
 
@@ -326,6 +380,7 @@ class World:
             places: regions.
             areas: that are to be served.
             only: region and class of the pools that there may be, with the areas that they may serve; empty: all.
+            share: of their rates that count.
         """
         request, units = self.request, dict[str, tuple[Unit, Place, DistanceClass, Column]]()
         profile = request.profile or DemandProfile(factors=(1.0,))
@@ -343,13 +398,14 @@ class World:
                         continue
                     takes = resource_use(column.gpus, self.hardware.skus, request.limits, request.prices)
                     usd = place.supply.supply.cheapest[sku.id] * sum(column.gpus.values())
-                    bare = unit_of(column, 1.0, takes, profile.cold_start_s / 3600.0 * usd, not profile.autoscale)
+                    bare = unit_of(column, share, takes, profile.cold_start_s / 3600.0 * usd, not profile.autoscale)
                     name = f"{number} {'-'.join(map(str, own))} {bare.name}"
                     unit = bare.model_copy(
                         update={
                             "name": name,
                             "rates_per_s": dict.fromkeys(served, bare.rates_per_s[""]),
                             "takes": {f"{number} {resource}": count for resource, count in takes.items()},
+                            "usd_per_hour": bare.usd_per_hour + 3600.0 * place.out_usd * bare.rates_per_s[""],
                             "marks": (),
                         }
                     )
@@ -381,15 +437,16 @@ class World:
         answer = solve(problem, Objective.MIN_COST, relative_gap=COARSE_GAP, solver=self.request.search.solver)
         return _routes_of(answer, units) if answer.status.has_allocation else None
 
-    def kept(self, places: Sequence[Place], held: Mapping[Site, Mapping[str, float]]) -> Kept:
+    def kept(self, places: Sequence[Place], held: Mapping[Site, Mapping[str, float]], share: float = 1.0) -> Kept:
         """What regions serve with the GPUs they hold, in the hour in which they serve least in all.
 
         Args:
             places: regions.
             held: of each, GPUs by SKU.
+            share: of the rates of pools that counts.
         """
-        places = list({place.site: place for place in places}.values())  # the largest instances of each
-        units = self.units(places, self.request.areas, {})
+        places = _whole(places)
+        units = self.units(places, self.request.areas, {}, share)
         worst, found = (math.inf, 0.0), Kept(dict.fromkeys(self.request.areas, 0.0))
         resources = tuple(
             Resource(name=f"{number} {sku}", at_most=held[place.site].get(sku, 0.0))
@@ -411,6 +468,43 @@ class World:
             if served < worst:
                 worst, found = served, Kept(_shares_of(answer, demand, self.request.areas), _pools_of(answer, units))
         return found
+
+    def spare_usd_per_hour(
+        self, places: Sequence[Place], held: Mapping[Site, Mapping[str, float]], share: float = 1.0
+    ) -> float:
+        """Least cost of GPUs held all day besides those that regions hold, so that they serve everybody [USD/h].
+
+        Args:
+            places: regions.
+            held: of each, GPUs by SKU.
+            share: of the rates of pools that counts.
+
+        Returns:
+            Infinite where they cannot.
+        """
+        places = _whole(places)
+        resources = tuple(
+            Resource(
+                name=f"{number} {sku}",
+                purchases=(
+                    Purchase(name="held", usd_per_hour=0, committed=True, at_most=held.get(place.site, {}).get(sku, 0)),
+                    Purchase(name="spare", usd_per_hour=usd, committed=True),
+                ),
+            )
+            for number, place in enumerate(places)
+            for sku, usd in place.supply.supply.cheapest.items()
+        )
+        free = {"usd_per_hour": 0.0, "usd_per_start": 0.0}
+        problem = FleetProblem(
+            slices=tuple(Slice(name=area, demand_per_s=tuple(rates)) for area, rates in self.rates_per_s.items()),
+            units=tuple(
+                unit.model_copy(update=free) for unit, *_ in self.units(places, self.request.areas, {}, share).values()
+            ),
+            resources=resources,
+            periods=periods_of(DemandProfile(factors=(1.0,) * HOURS)),
+        )
+        answer = solve(problem, Objective.MIN_COST, relative_gap=COARSE_GAP)
+        return answer.cost_usd_per_hour if answer.status.has_allocation else math.inf
 
     def holds(self, kept: Kept) -> bool:
         """True if the pools that serve an hour hold every target of their class, simulated at what they are sent."""
@@ -454,6 +548,11 @@ class World:
         return high
 
 
+def _whole(places: Sequence[Place]) -> list[Place]:
+    """Each region once, with its largest instances."""
+    return list({place.site: place for place in places}.values())
+
+
 def _shares_of(answer: Allocation, demand: Mapping[str, float], areas: Collection[str]) -> dict[str, float]:
     """By area, of what is asked for in the only period the share that is served; 1 where nothing is asked for."""
     routed = {
@@ -487,4 +586,10 @@ def _routes_of(answer: Allocation, units: Mapping[str, tuple[Unit, Place, Distan
         for area, routed in by_area.items():
             if max(routed) > 0.0:
                 fleet[area] = fleet.get(area, np.zeros(HOURS)) + np.array(routed)
-    return Routes({key: by_area for key, by_area in rates.items() if by_area}, answer.cost_usd_per_hour)
+    usd = answer.cost_usd_per_hour
+    for name, counts in answer.units.items():  # what is sent, in place of what full pools would send
+        unit, place, *_ = units[name]
+        sent_per_s = np.sum(list(answer.routed_per_s.get(name, {}).values()), axis=0)
+        full_per_s = max(unit.rates_per_s.values()) * np.array(counts)
+        usd += 3600.0 * place.out_usd * float(np.mean(sent_per_s - full_per_s))
+    return Routes({key: by_area for key, by_area in rates.items() if by_area}, usd)

@@ -28,16 +28,18 @@ import numpy as np
 from hardware_db import HardwareDb, area_called, area_names
 from planner.core import FloatArray, InputError, Metric, UnknownNameError, UnsupportedFeatureError
 from planner.fleet.planning import hardware_for, plan
-from planner.fleet.refinement import COARSE_GAP
-from planner.fleet.region_program import Routes, World, uncovered
+from planner.fleet.region_program import Kept, Routes, World, uncovered
 from planner.fleet.types import Plan, PlanRequest, Progress
 from planner.optimizer import Objective
 from planner.supply import FleetLimits, Site
-from planner.traffic import HOURS, DemandProfile
+from planner.traffic import BYTES_PER_TOKEN, HOURS, DemandProfile
 from planner.workload import LatencyDistribution, LatencyTarget, RecordedArrivals, Workload
 
 LEAST_SHARE = 0.1
 """Of an area's requests, below which a region does not serve it where it can do without. A choice: simpler routes."""
+RELIEF = (1.0, 0.95, 0.9)
+"""Shares of their sustainable rates that pools are tried at after the loss of a region. A choice: simulations of a pool
+at all that it sustains fall on either side."""
 DEGRADED = 2.0
 """Times as long that TTFT and E2E may be while a region is lost. A choice: waits that users notice and bear."""
 REFUSED = ("budget_usd_per_hour", "gpus", "power_kw", "co2_kg_per_hour", "skus_at_most", "pinned", "existing")
@@ -55,12 +57,16 @@ class RegionFleet:
         site: provider and region.
         plan: of what is routed to it.
         shares: by area, the share of its requests that is served here, in each hour of UTC, shape (24,).
+        out_usd_per_hour: for sending answers to users [USD/h].
+        moved: of its work of a day, prompts of sessions that come from another region [1].
         power_kw: of its GPUs at their TDP, times the PUE, mean over the day [kW]; None where no TDP is published.
     """
 
     site: Site
     plan: Plan
     shares: Mapping[str, tuple[float, ...]]
+    out_usd_per_hour: float = 0.0
+    moved: float = 0.0
     power_kw: float | None = None
 
     @property
@@ -78,8 +84,8 @@ class RegionFleet:
 
     @property
     def usd_per_hour(self) -> float:
-        """Cost [USD/h]; infinite where there is no fleet."""
-        return self.plan.cost.usd_per_hour if self.plan.cost is not None else math.inf
+        """Cost of GPUs and of transfer out [USD/h]; infinite where there is no fleet."""
+        return self.plan.cost.usd_per_hour + self.out_usd_per_hour if self.plan.cost is not None else math.inf
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,8 @@ class Standing:
     """A way of standing, and its least cost by the program of all regions, which plans none of them closer.
 
     Attributes:
-        name: ``this plan``, ``one region`` for all areas, or ``every area for itself``.
+        name: ``this plan``, ``one region`` for all areas, ``every area for itself``; ``any regions``, however many;
+            ``no distance``, as if no request took time on its way: less by what pools kept apart by distance cost.
         sites: names of its regions; empty where there is none.
         usd_per_hour: cost [USD/h]; infinite where the targets cannot hold.
     """
@@ -139,25 +146,19 @@ class RegionLoss:
         kept_degraded: the same where TTFT and E2E may be `DEGRADED` times as long.
         more_usd_per_hour: what the least cost of standing elsewhere is above that of the plan, by the program [USD/h];
             infinite where the targets hold nowhere else: what the region is worth.
-        simulated: whether what carries everybody, degraded or not, holds in simulation; None where nothing does, or
-            nothing was simulated.
+        spare_usd_per_hour: of GPUs held all day besides, with which everybody is served within every target, by the
+            program; 0 where they are so as it is, infinite where they cannot be [USD/h].
+        survives: everybody is still served within every target, in simulation too where it was asked for.
+        survives_degraded: the same where TTFT and E2E may be `DEGRADED` times as long.
     """
 
     site: str
     kept: Mapping[str, float]
     kept_degraded: Mapping[str, float]
     more_usd_per_hour: float
-    simulated: bool | None = None
-
-    @property
-    def survives(self) -> bool:
-        """True if everybody is still served within every target."""
-        return min(self.kept.values()) >= 1.0 - COARSE_GAP
-
-    @property
-    def survives_degraded(self) -> bool:
-        """True if everybody is still served where TTFT and E2E may be `DEGRADED` times as long."""
-        return min(self.kept_degraded.values()) >= 1.0 - COARSE_GAP
+    spare_usd_per_hour: float
+    survives: bool
+    survives_degraded: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,6 +243,8 @@ def plan_regions(
         "this plan": [routes],
         "one region": [alone],
         "every area for itself": each,
+        "any regions": [joint],
+        "no distance": [_at_no_distance(world)],
     }
     return RegionsPlan(
         request=request,
@@ -252,6 +255,14 @@ def plan_regions(
         losses=tuple(_losses(world, fleets, joint, simulate)),
         assumptions=_assumptions(world, fleets),
     )
+
+
+def _at_no_distance(world: World) -> Routes | None:
+    """The least cost if no request took time on its way."""
+    none = (0,) * len(world.shared_targets)
+    allowed = [[area for area in world.request.areas if world.may_serve(place.site, area)] for place in world.places]
+    near = (replace(place, classes=dict.fromkeys(own, none)) for place, own in zip(world.places, allowed, strict=True))
+    return world.routes(list(near), world.request.areas)
 
 
 def _standing(name: str, parts: Sequence[Routes | None]) -> Standing:
@@ -378,7 +389,14 @@ def _fleets(world: World, routes: Routes, simulate: bool) -> tuple[RegionFleet, 
         world.progress(f"planning {site.name}")
         asked = _request_for(world, site, by_area)
         found = plan(asked, world.hardware, world.progress, simulate=simulate, alternatives=False)
-        fleet = RegionFleet(site, found, shares)
+        served_per_s, moved_per_s = np.sum(list(by_area.values()), axis=0), world.moved_per_s(by_area)
+        fleet = RegionFleet(
+            site,
+            found,
+            shares,
+            out_usd_per_hour=3600.0 * world.out_usd(site) * float(served_per_s.mean()),
+            moved=float(moved_per_s.sum() / (served_per_s + moved_per_s).sum()),
+        )
         fleets.append(replace(fleet, power_kw=_power_kw(fleet, world.hardware)))
     return tuple(fleets)
 
@@ -392,7 +410,7 @@ def _power_kw(fleet: RegionFleet, hardware: HardwareDb) -> float | None:
 def _request_for(world: World, site: Site, by_area: Mapping[str, FloatArray]) -> PlanRequest:
     """What a region is asked for: its traffic by hour, and targets less the way of the furthest area."""
     request = world.request
-    hourly = np.sum(list(by_area.values()), axis=0)
+    hourly = np.sum(list(by_area.values()), axis=0) + world.moved_per_s(by_area)
     mean_per_s = float(hourly.mean())
     delays_s = np.max([world.delays_s(area, world.distances[site]) for area in by_area], axis=0)
     slo = world.slo_left(delays_s.tolist())
@@ -442,7 +460,7 @@ def _latencies(world: World, fleets: Sequence[RegionFleet]) -> Iterator[UserLate
 
 
 def _losses(world: World, fleets: Sequence[RegionFleet], joint: Routes, simulate_it: bool) -> Iterator[RegionLoss]:
-    """What the others carry when a region is lost, and what it is worth; simulated where they carry everybody."""
+    """What the others carry when a region is lost, what it is worth, and what it takes to survive."""
     by_hour: dict[Site, dict[str, FloatArray]] = {}
     for fleet in fleets:
         own = by_hour.setdefault(fleet.site, {})
@@ -464,16 +482,29 @@ def _losses(world: World, fleets: Sequence[RegionFleet], joint: Routes, simulate
     patient = replace(world, request=degraded)
     for site in held:
         others = held.keys() - {site}
-        kept = world.kept([place for place in world.places if place.site in others], held)
-        later = kept
-        if others and not kept.is_all:
-            later = patient.kept([place for place in patient.places if place.site in others], held)
-        simulated = None
-        if simulate_it and later.is_all:
-            simulated = world.holds(kept) if kept.is_all else patient.holds(later)
+        kept, share, survives = _carried(world, others, held, simulate_it)
+        later, _, is_degraded = (kept, share, True) if survives else _carried(patient, others, held, simulate_it)
         without = _at(world, world.distances.keys() - {site}, world.request.areas)
         more = math.inf if without is None else max(0.0, without.usd_per_hour - joint.usd_per_hour)
-        yield RegionLoss(site.name, kept.shares, later.shares, more, simulated)
+        left = [place for place in world.places if place.site != site]
+        could = uncovered(left) + [place for place in left if place.site in others]
+        spare = 0.0 if survives else world.spare_usd_per_hour(could, held, share)
+        yield RegionLoss(site.name, kept.shares, later.shares, more, spare, survives, is_degraded)
+
+
+def _carried(
+    world: World, others: Collection[Site], held: Mapping[Site, Mapping[str, float]], simulate_it: bool
+) -> tuple[Kept, float, bool]:
+    """What regions carry, by how much of the rates of their pools, and whether that is everybody, simulated if asked.
+
+    Pools that miss a target in simulation count for less, see `RELIEF`.
+    """
+    places = [place for place in world.places if place.site in others]
+    for share in RELIEF:
+        kept = world.kept(places, held, share)
+        if not kept.is_all or not simulate_it or world.holds(kept):
+            return kept, share, kept.is_all
+    return kept, share, False
 
 
 def _assumptions(world: World, fleets: Sequence[RegionFleet]) -> tuple[str, ...]:
@@ -491,6 +522,8 @@ def _assumptions(world: World, fleets: Sequence[RegionFleet]) -> tuple[str, ...]
             lines.append(f"{site.name} stands at {distance.stands_at} of Azure ({distance.how})")
         if place.grid_of:
             lines.append(f"{site.name} has the grid of Google's {place.grid_of}, in the mean of 2024")
+        if place.out_usd_per_gb is None:
+            lines.append(f"no price of transfer out of {site.provider} is known: it counts as the dearest listed")
         if place.pue is None and request.limits.pue == 1.0:
             lines.append(f"no PUE of {site.provider} is known: its power is that of the GPUs alone")
     placed = {site.provider for site in world.distances}
@@ -501,11 +534,17 @@ def _assumptions(world: World, fleets: Sequence[RegionFleet]) -> tuple[str, ...]
     } - placed
     if isinstance(request.workload.arrivals, RecordedArrivals):
         lines.append("the recording counts by the process that sums it up, of which every region gets a random part")
+    if (most := max(fleet.moved for fleet in fleets)) > 0.0:
+        lines.append(
+            "sessions stay in a region until the shares of an hour move them, evenly over it; their next prompt is new "
+            f"there: up to {100 * most:.2g} % of a region's work of a day"
+        )
     if unplaced:
         lines.append(f"no region is known of {', '.join(sorted(unplaced))}, where nothing is looked for")
     return (
         *lines,
         "round trips between regions are those of Azure's network, hardly varying; later tokens come as made",
         "regions are chosen by mixed pools; each is then planned with all modes asked for",
-        "a price for all regions of a provider counts wherever it is known to have the SKU; transfer out is not priced",
+        "a price for all regions of a provider counts wherever it is known to have the SKU",
+        f"answers are streamed in {BYTES_PER_TOKEN} bytes a token; what comes in is free, and so is what stays inside",
     )

@@ -59,10 +59,7 @@ def regions_to_dict(plan: RegionsPlan) -> dict[str, Any]:
             "rates_per_s": plan.rates_per_s,
             "latencies": [{**vars(one), "at_user_s": one.at_user_s, "met": one.met} for one in plan.latencies],
             "others": [dataclasses.asdict(one) for one in plan.others],
-            "losses": [
-                {**vars(one), "survives": one.survives, "survives_degraded": one.survives_degraded}
-                for one in plan.losses
-            ],
+            "losses": [dataclasses.asdict(one) for one in plan.losses],
             "assumptions": plan.assumptions,
             "diagnosis": plan.diagnosis,
         },
@@ -72,6 +69,8 @@ def regions_to_dict(plan: RegionsPlan) -> dict[str, Any]:
             "provider": fleet.site.provider,
             "region": fleet.site.region,
             "usd_per_hour": fleet.usd_per_hour,
+            "out_usd_per_hour": fleet.out_usd_per_hour,
+            "moved": fleet.moved,
             "power_kw": fleet.power_kw,
             "co2_kg_per_hour": fleet.co2_kg_per_hour,
             "shares": {area: list(shares) for area, shares in fleet.shares.items()},
@@ -94,6 +93,7 @@ _FLEET_COLUMNS: Columns[RegionFleet] = {
     "fleet in the largest hour": lambda one: one.plan.summary,
     "GPUs": lambda one: str(sum(one.plan.gpus.values())),
     "USD/h": lambda one: money(one.usd_per_hour),
+    "transfer out": lambda one: money(one.out_usd_per_hour),
     "kW": lambda one: "-" if one.power_kw is None else significant(one.power_kw),
     "kg CO2/h": lambda one: "-" if one.co2_kg_per_hour is None else significant(one.co2_kg_per_hour),
 }
@@ -114,18 +114,24 @@ _STANDING_COLUMNS: Columns[Standing] = {
 _LOSS_COLUMNS: Columns[RegionLoss] = {
     "lost": lambda one: one.site,
     "survives": lambda one: "yes" if one.survives else "degraded" if one.survives_degraded else "no",
-    "in simulation": lambda one: "-" if one.simulated is None else "holds" if one.simulated else "FAILS",
     "still served": lambda one: ", ".join(f"{area} {percent(share)}" for area, share in one.kept.items()),
     "degraded": lambda one: ", ".join(f"{area} {percent(share)}" for area, share in one.kept_degraded.items()),
     "USD/h more without it": lambda one: (
         money(one.more_usd_per_hour) if math.isfinite(one.more_usd_per_hour) else "targets hold nowhere else"
     ),
+    "USD/h to survive it": lambda one: money(one.spare_usd_per_hour) if math.isfinite(one.spare_usd_per_hour) else "-",
 }
-_FLEET_NOTE = "Mean over the day of cost, power (GPUs at their TDP, times the PUE) and its CO2; -: not known."
+_FLEET_NOTE = (
+    "Mean over the day of cost, of it transfer out, power (GPUs at their TDP, times the PUE) and its CO2; -: not known."
+)
 _LATENCY_NOTE = "In the busiest hour of the region. Network: what the way adds at that percentile."
-_STANDING_NOTE = "By the program of all regions, which plans none closer: compare them with one another."
+_STANDING_NOTE = (
+    "By the program of all regions, which plans none closer: compare them with one another. Any regions: the least, to "
+    "which more regions would come; no distance: if the way took no time, what keeping pools apart costs."
+)
 _LOSS_NOTE = (
-    "Still served within every target by GPUs that the other regions hold in their largest hour, as much in all as "
-    "they can, in the worst hour; degraded: with TTFT and E2E twice as long. More without it: least cost of standing "
-    "elsewhere, by the program."
+    "Survives: in simulation too, where the plan was simulated. Still served within every target by GPUs that the "
+    "other regions hold in their largest hour, as much in all as they can, in the worst hour; degraded: with TTFT and "
+    "E2E twice as long. More without it: least cost of standing elsewhere, by the program. To survive it: GPUs held "
+    "all day besides."
 )

@@ -32,6 +32,9 @@ ACCESS_MS = 20.0
 """Mean round trip of the access network [ms]. A choice: between a fixed line and a phone; no source in the database."""
 CONNECTION_ROUND_TRIPS = 2
 """Of TCP and TLS 1.3 before a request can be sent."""
+BYTES_PER_TOKEN = 246 + 6 + 22 + 52
+"""That a streamed answer sends for each token: an event of vLLM (github.com/vllm-project/vllm/pull/45678, of a name of
+33 letters), its HTTP chunk, its TLS 1.3 record (RFC 8446, section 5.2), headers of TCP with timestamps and IPv4."""
 POINTS = 512
 """Support points of a network time. Affects precision only."""
 

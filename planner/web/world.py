@@ -115,7 +115,7 @@ def demand_of(rows: Iterable[Mapping[str, Any]], before: Mapping[str, Mapping[st
 
 def _cards(plan: RegionsPlan) -> list[components.MetricCard]:
     """Cost, other ways of standing beside it, the longest latency at a user, and CO2."""
-    own, *others = plan.others
+    own, *others = plan.others[:3]
     gpus = sum(sum(fleet.plan.gpus.values()) for fleet in plan.fleets)
     cost = headline.dollars(plan.usd_per_hour)
     cards = [components.MetricCard.named("card-world-cost", cost, f"{gpus} GPUs in the largest hours")]

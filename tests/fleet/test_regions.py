@@ -17,13 +17,13 @@ from planner.fleet import (
     plan,
     plan_regions,
     region_program,
-    regions,
 )
 from planner.fleet.columns import SliceRate
 from planner.optimizer import Purchase, Resource
 from planner.scenario import load_scenario
 from planner.supply import Site, SiteSupply, Supply
 from planner.traffic import AreaDemand, DemandProfile
+from planner.workload import Sessions, TokenLengths, Workload
 
 SMALL = (
     "search.skus=[h100-sxm]",
@@ -202,10 +202,25 @@ def test_residency_keeps_requests_where_they_must_stay(found: RegionsPlan) -> No
 
 
 def test_other_ways_cost_no_less(found: RegionsPlan) -> None:
-    """The ties by which regions are given up are `search.simplicity`; all three are solved to the same gap."""
-    own = next(one for one in found.others if one.name == "this plan")
-    slack = (1.0 + found.request.search.simplicity) * (1.0 + regions.COARSE_GAP)
-    assert all(own.usd_per_hour <= slack * one.usd_per_hour for one in found.others)
+    """The ties by which regions are given up are `search.simplicity`; all are solved to the same gap."""
+    *ways, nowhere_far = found.others
+    slack = (1.0 + found.request.search.simplicity) * (1.0 + region_program.COARSE_GAP)
+    assert all(ways[0].usd_per_hour <= slack * one.usd_per_hour for one in ways)
+    assert all(nowhere_far.usd_per_hour <= (1.0 + region_program.COARSE_GAP) * one.usd_per_hour for one in ways)
+
+
+def test_transfer_out_is_what_a_region_sends_at_its_price(found: RegionsPlan) -> None:
+    """326 bytes a token, prices of the list: Hyperstack's and Nebius' are 0, of sellers without one the dearest."""
+    prices = {(one.provider, one.region): one.out_usd_per_gb for one in load_hardware().regions}
+    dearest = max(price for price in prices.values() if price is not None)
+    tokens = found.request.workload.lengths.mean_output
+    for fleet in found.fleets:
+        rate = sum(np.mean(np.array(fleet.shares[area]) * found.rates_per_s[area]) for area in fleet.shares)
+        price = prices[fleet.site.provider, fleet.site.region]
+        sent_gb = 3600.0 * rate * tokens * 326 / 1e9
+        assert fleet.out_usd_per_hour == pytest.approx(sent_gb * (dearest if price is None else price))
+        assert fleet.plan.cost is not None
+        assert fleet.usd_per_hour == pytest.approx(fleet.plan.cost.usd_per_hour + fleet.out_usd_per_hour)
 
 
 def test_a_lost_region_is_carried_by_none_where_it_is_the_only_one(found: RegionsPlan) -> None:
@@ -235,6 +250,7 @@ def test_at_no_distance_and_one_price_it_is_the_plan_of_one_place() -> None:
     one = request.model_copy(update={"areas": {}, "profile": profile, "workload": workload})
     in_one_place = plan(one, hardware, simulate=False, alternatives=False)
     assert in_one_place.cost is not None
+    assert fleet.out_usd_per_hour == 0.0  # at one price of GPUs it stands where nothing is asked for what goes out
     assert fleet.usd_per_hour == pytest.approx(in_one_place.cost.usd_per_hour)
     assert world.losses[0].more_usd_per_hour == pytest.approx(0.0)
     assert not world.losses[0].survives
@@ -322,6 +338,39 @@ def test_what_is_left_of_a_lost_region_is_what_the_others_carry() -> None:
     carried = sum(share * rates.max() for share, rates in zip(some.values(), made_up.demand, strict=True))
     assert carried <= max(1.9, largest) + 1e-6
     assert min(some.values()) < 1.0 if largest > 1.9 else min(some.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_held_besides_is_the_least_that_carries_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is held it is a fleet that stands all day, as brute force finds it; beside enough it is nothing."""
+    monkeypatch.setattr(region_program, "COARSE_GAP", 1e-6)
+    made_up = MadeUp(seed, committed=True)
+    world = made_up.world()
+    least = made_up.least_usd_per_hour()
+    assert world.spare_usd_per_hour(world.places, {}) == pytest.approx(least, rel=1e-5)
+    enough = {place.site: {"h100-sxm": 1000.0} for place in world.places}
+    assert world.spare_usd_per_hour(world.places, enough) == pytest.approx(0.0)
+
+
+def test_sessions_that_move_are_those_between_two_requests() -> None:
+    """Drawn: sessions of four requests that start at random, and what those who wait at the turn of an hour send next.
+
+    Of turn j the prompt is 100 j new tokens and 50 (j - 1) answered; a request has 100 new ones.
+    """
+    request = small(demand(), "search.prefix_cache=[true]", "slo.0.threshold_s=2", "slo.1.threshold_s=0.05")
+    sessions = Sessions(turns=4, turn_count="fixed", per_turn=TokenLengths.constant(100, 50), think_time_s=60)
+    workload = Workload.of_sessions(1.0, sessions)
+    world = region_program.World(request.model_copy(update={"workload": workload}), load_hardware(), lambda _: None)
+    gap_s = 60.0 + 2.0 + 0.05 * 50.0  # a think time, and an answer as long as the targets allow
+    starts_s = 3600.0 * np.random.default_rng(0).random(400_000)
+    at_turn = np.floor((3600.0 - starts_s) / gap_s) + 2.0  # which request comes next
+    prompts = np.where(at_turn <= 4.0, 100.0 * at_turn + 50.0 * (at_turn - 1.0), 0.0)
+    requests_per_s = 4.0 * starts_s.size / 3600.0
+    assert world.work_of_move == pytest.approx(prompts.sum() / 100.0 / requests_per_s, rel=0.02)
+    half = world.rates_per_s["japan"] * np.repeat([0.0, 0.5], 12)
+    moved_per_s = world.moved_per_s({"japan": half})
+    assert np.flatnonzero(moved_per_s).tolist() == [12]
+    assert moved_per_s[12] == pytest.approx(world.work_of_move / 3600.0 * half[12])
 
 
 def test_what_is_said_to_carry_everybody_does_so_in_simulation() -> None:
