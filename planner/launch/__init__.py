@@ -62,7 +62,9 @@ _TARGETS = (
     Target("production-stack", "values of the vLLM production stack chart", production_stack.files),
     Target("dynamo", "NVIDIA Dynamo graph deployments", dynamo.files),
     Target("skypilot", "SkyPilot tasks and services", skypilot.files),
-    Target("observability", "Prometheus rules and a Grafana dashboard of the plan", observability.files, starts=False),
+    Target(
+        observability.NAME, "Prometheus rules and a Grafana dashboard of the plan", observability.files, starts=False
+    ),
     Target(
         "autoscaling",
         "KEDA cron, HPA, settings of Dynamo's planner and llm-d's autoscaler",
@@ -115,4 +117,7 @@ def export_regions(found: RegionsPlan, target: str) -> dict[str, str]:
         for folder, fleet in zip(names, found.fleets, strict=True)
         for name, text in export_files(fleet.plan, target).items()
     }
+    if target == observability.NAME:
+        plans = {name: fleet.plan for name, fleet in zip(names, found.fleets, strict=True)}
+        files[observability.DASHBOARD_NAME] = observability.dashboard_of_regions(found.request.name, plans)
     return {**files, **route_files(found, names)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,8 @@ from planner.launch.templates import objects_of, slug, text_of, yaml_text
 from planner.traffic import MetricName, MetricQuantity, metric_names
 from planner.workload import LatencyTarget
 
+NAME = "observability"
+"""Of the target."""
 RULES_NAME = "prometheus-rules.yaml"
 PLAIN_RULES_NAME = "rules.yml"
 SCRAPE_NAME = "scrape.yml"
@@ -35,6 +37,8 @@ DASHBOARD_NAME = "grafana-dashboard.json"
 POOL = POOL_LABEL.translate({ord("."): "_", ord("/"): "_"})
 """Name in Prometheus of the label of a pod that names its pool: other characters than letters, digits and ``_`` are
 replaced (`sanitizeLabelName` of the Prometheus operator)."""
+REGION = "region"
+"""Label of Prometheus that says where series come from (`external_labels`)."""
 PERCENTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 """Percentiles of latencies that the document of a plan keeps."""
 WINDOW = "5m"
@@ -62,11 +66,13 @@ class Watched:
         pools: of the deployment.
         launched: the deployment.
         frontend: exporter of a frontend that measures in place of the engines, by the name of the model; empty: none.
+        region: label of its series where one Prometheus reads several regions; empty: none.
     """
 
     pools: tuple[LaunchSpec, ...]
     launched: PlannedDeployment
     frontend: str = ""
+    region: str = ""
 
     @property
     def name(self) -> str:
@@ -105,6 +111,7 @@ class Watched:
             bound = f"has no documented metric of {quantity.value.replace('_', ' ')}"
             raise UnsupportedFeatureError("engine", pool.engine_id, bound, "watch it by its own dashboards")
         chosen = {"model": pool.model.lower(), **dict(metric.labels)} if self.frontend else {POOL: pool.object_name}
+        chosen |= {REGION: self.region} if self.region else {}
         return f"{metric.metric}{suffix}{{{','.join(f'{name}={json.dumps(text)}' for name, text in chosen.items())}}}"
 
     def metric(self, pool: LaunchSpec, quantity: MetricQuantity) -> MetricName | None:
@@ -134,7 +141,7 @@ class Watched:
     def replicas_up(self) -> str:
         """Replicas that answer."""
         names = "|".join(pool.object_name for pool in self.pools)
-        return f'sum(up{{{POOL}=~"{names}"}})'
+        return f'sum(up{{{POOL}=~"{names}"{f", {REGION}={json.dumps(self.region)}" if self.region else ""}}})'
 
 
 def metric_of(exporter: str, quantity: MetricQuantity) -> MetricName | None:
@@ -148,8 +155,7 @@ def files(plan: Plan) -> dict[str, str]:
     Raises:
         UnsupportedFeatureError: an engine has no documented metrics.
     """
-    specs = launch_specs(plan)
-    watched = [Watched(pools, plan.deployments[pools[0].deployment]) for pools in deployments(specs)]
+    specs, watched = launch_specs(plan), _watched(plan)
     rule = _rules(f"llm-{slug(plan.request.name)}", watched)
     facts = {
         "label": POOL,
@@ -167,6 +173,13 @@ def files(plan: Plan) -> dict[str, str]:
         **_dynamo_files(plan, watched),
         README_NAME: text_of("observability.md.j2", name=plan.request.name, watched=watched, **facts),
     }
+
+
+def _watched(plan: Plan, region: str = "") -> list[Watched]:
+    return [
+        Watched(pools, plan.deployments[pools[0].deployment], region=region)
+        for pools in deployments(launch_specs(plan))
+    ]
 
 
 def _rules(name: str, watched: Sequence[Watched]) -> dict[str, Any]:
@@ -220,6 +233,11 @@ def dashboard(name: str, watched: Iterable[Watched]) -> str:
     """A dashboard of a fleet as JSON: for each deployment a row of panels, measured beside planned."""
     (found,) = objects_of("dashboard.yaml.j2", name=name, rows=[(one, _panels(one)) for one in watched])
     return json.dumps(found, indent=1) + "\n"
+
+
+def dashboard_of_regions(name: str, plans: Mapping[str, Plan]) -> str:
+    """A dashboard of fleets in several regions, by what a region's series are labelled: for each a row of panels."""
+    return dashboard(name, [one for region, plan in plans.items() for one in _watched(plan, region)])
 
 
 def _panels(one: Watched) -> list[tuple[str, dict[str, str], str]]:

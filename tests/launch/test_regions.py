@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import re
 
 import pytest
 import yaml
@@ -43,6 +45,19 @@ def test_every_fleet_has_a_folder_with_what_its_own_export_has(found: RegionsPla
     for folder, fleet in zip(folders, found.fleets, strict=False):
         own = launch.export_files(fleet.plan, "kubernetes")
         assert {name: files[f"{folder}/{name}"] for name in own} == own
+
+
+def test_the_dashboard_has_a_row_for_each_region_and_asks_for_its_series_alone(found: RegionsPlan) -> None:  # noqa: F811
+    files = launch.export_regions(found, "observability")
+    folders = list(dict.fromkeys(name.partition("/")[0] for name in files if "/" in name and "routes" not in name))
+    panels = json.loads(files["grafana-dashboard.json"])["panels"]
+    rows = [at for at, panel in enumerate(panels) if panel["type"] == "row"]
+    assert [panels[at]["title"].partition(":")[0] for at in rows] == folders
+    for folder, first, last in zip(folders, rows, [*rows[1:], len(panels)], strict=True):
+        asked = [target["expr"] for panel in panels[first + 1 : last] for target in panel["targets"]]
+        selectors = [selector for expression in asked for selector in re.findall(r"\{[^}]*\}", expression)]
+        assert selectors
+        assert all(f'region="{folder}"' in selector for selector in selectors)
 
 
 def test_no_fleets_no_files(found: RegionsPlan) -> None:  # noqa: F811
