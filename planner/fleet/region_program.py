@@ -239,11 +239,8 @@ class World:
         """
         if self.work_of_move == 0.0:
             return np.zeros(HOURS)
-        come = [
-            self.rates_per_s[area]
-            * np.maximum(0.0, np.diff(rates / self.rates_per_s[area], prepend=rates[-1] / self.rates_per_s[area][-1]))
-            for area, rates in routed.items()
-        ]
+        shares = {area: (rates / self.rates_per_s[area]).round(9) for area, rates in routed.items()}  # no solver's dust
+        come = [self.rates_per_s[area] * np.maximum(0.0, np.diff(own, prepend=own[-1])) for area, own in shares.items()]
         return np.asarray(self.work_of_move / 3600.0 * np.sum(come, axis=0))
 
     @cached_property
