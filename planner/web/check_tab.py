@@ -26,8 +26,7 @@ from planner.traffic import ServerMetrics, models_in_metrics, read_metrics
 from planner.web import bounds, components, fields, results, session
 from planner.web.results import Page
 
-UPLOAD, INTERVAL, LONGEST, SHOWN = "check-files", "check-interval", "check-longest", "check-shown"
-INTERVAL_LABEL = "Seconds between scrapes"
+INTERVAL, LONGEST, SHOWN = "check-interval", "check-longest", "check-shown"
 NOT_WATCHED = "not watched"
 INPUT_WIDTH_PX = 235
 """Of the inputs beside the files: two in a row on a tablet, as the metrics above."""
@@ -72,29 +71,11 @@ def show(page: Page) -> None:
 
 
 def _show_upload() -> components.Files:
-    kept = components.uploaded_files(
-        "Metrics of the servers (vLLM, SGLang, TensorRT-LLM, Dynamo)",
-        ["json", "txt", "prom"],
-        UPLOAD,
-        components.MAX_UPLOAD_BYTES,
-        "Answers of Prometheus (JSON), or one or two scrapes of /metrics in the order of their names; of every replica "
-        "of the plan's models. Read in memory, for this visit only.",
-        kept=True,
-        several=True,
-    )
+    kept = components.uploaded_files("check-files", components.MAX_UPLOAD_BYTES, kept=True, several=True)
     if kept:
         st.caption(components.plain("Read: " + ", ".join(name for name, _ in kept)))
     with st.container(horizontal=True):
-        st.number_input(
-            INTERVAL_LABEL,
-            min_value=1,
-            value=None,
-            step=60,
-            placeholder="as the files say",
-            key=INTERVAL,
-            width=INPUT_WIDTH_PX,
-            help="Between two scrapes, or from the start of the servers to the only one. Answers of Prometheus say it.",
-        )
+        st.number_input(**fields.widget(INTERVAL), value=None, width=INPUT_WIDTH_PX)
         st.number_input(**fields.widget("check-longest-input-tokens", key=LONGEST), width=INPUT_WIDTH_PX)
     if not kept:
         with st.expander("How to get them", icon=":material/terminal:"):
@@ -177,7 +158,7 @@ def _metrics(
         }
     except InputError as error:
         if error.field == "interval_s":
-            raise InputError(INTERVAL_LABEL, error.value, error.bound, error.fix) from None
+            raise InputError(fields.WIDGETS[INTERVAL]["label"], error.value, error.bound, error.fix) from None
         raise
 
 

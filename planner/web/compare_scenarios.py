@@ -84,14 +84,8 @@ def _saved_scenarios() -> list[dict[str, Any]]:
 def _save_inputs(saved: list[dict[str, Any]]) -> None:
     is_full = len(saved) >= MAX_SAVED
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        st.text_input(
-            "Save this scenario as",
-            placeholder=_free_name("scenario"),
-            max_chars=MAX_NAME_LENGTH,
-            key="compare-name",
-            disabled=is_full,
-            width=NAME_WIDTH_PX,
-        )
+        look = fields.widget("compare-name", placeholder=_free_name("scenario"), disabled=is_full)
+        st.text_input(**look, max_chars=MAX_NAME_LENGTH, width=NAME_WIDTH_PX)
         kept = "Kept for this visit only; nothing is written to disk"
         hint = f"At most {MAX_SAVED}: remove one first" if is_full else kept
         icon = ":material/bookmark_add:"
@@ -158,15 +152,8 @@ def _remove(number: int) -> None:
 
 def _upload_input(saved: list[dict[str, Any]]) -> None:
     with st.expander("Add one from a file", icon=":material/upload_file:"):
-        components.uploader(
-            "Scenario (YAML) or plan (JSON of planner plan --json)",
-            ["yaml", "yml", "json"],
-            "compare-file",
-            MAX_SCENARIO_BYTES,
-            "Read as plain data and kept for this visit only. It must not name other files.",
-            on_change=_upload,
-            disabled=len(saved) >= MAX_SAVED,
-        )
+        is_full = len(saved) >= MAX_SAVED
+        components.uploader("compare-file", MAX_SCENARIO_BYTES, on_change=_upload, disabled=is_full)
         error = st.session_state.get("compare-refused")
         if error:
             st.error(components.plain(error))

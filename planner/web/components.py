@@ -249,29 +249,24 @@ def switch(label: str, key: str, hint: str | None = None, *, disabled: bool = Fa
 # --- uploads ----------------------------------------------------------------------------------------------------------
 
 
-def uploader(label: str, types: Sequence[str], key: str, limit_bytes: int, hint: str, **options: Any) -> Any:  # noqa: ANN401
-    """`st.file_uploader` with a limit to the size of a file, which it takes in whole megabytes."""
+def uploader(name: str, limit_bytes: int, **options: Any) -> Any:  # noqa: ANN401
+    """The uploader of a row of `page_widgets.csv`, with a limit to the size of a file, which it takes in megabytes."""
     most = max(1, math.ceil(limit_bytes / MEGABYTE))
-    return st.file_uploader(label, type=list(types), key=key, max_upload_size=most, help=hint, **options)
+    return st.file_uploader(**fields.widget(name, max_upload_size=most, **options))
 
 
-def upload(
-    label: str, types: Sequence[str], key: str, limit_bytes: int, read: Callable[[str, bytes], str | None], hint: str
-) -> None:
+def upload(name: str, read: Callable[[str, bytes], str | None], limit_bytes: int = MAX_UPLOAD_BYTES) -> None:
     """An uploader whose file is read in memory; what is wrong with the file is said at the top of the page.
 
     What was found in a file stands under the uploader for as long as that file is the last one.
 
     Args:
-        label: of the uploader.
-        types: endings that are taken.
-        key: unique on the page.
-        limit_bytes: largest file taken.
+        name: of its row in `page_widgets.csv`.
         read: gets name and content, returns what was found in words, and raises PlannerError when it cannot use them.
-        hint: shown on hover.
+        limit_bytes: largest file taken.
     """
-    uploader(label, types, key, limit_bytes, hint, on_change=partial(_read_upload, key, limit_bytes, read))
-    note = st.session_state.get(f"note-{key}")
+    uploader(name, limit_bytes, on_change=partial(_read_upload, name, limit_bytes, read))
+    note = st.session_state.get(f"note-{name}")
     if note:
         st.caption(plain(note))
 
@@ -296,24 +291,12 @@ Files = tuple[tuple[str, bytes], ...]
 """Uploaded files: name and content."""
 
 
-def uploaded_files(
-    label: str,
-    types: Sequence[str],
-    key: str,
-    limit_bytes: int,
-    hint: str,
-    *,
-    kept: bool = False,
-    several: bool = False,
-) -> Files:
+def uploaded_files(name: str, limit_bytes: int, *, kept: bool = False, several: bool = False) -> Files:
     """An uploader, and its files in the order of their names.
 
     Args:
-        label: of the uploader.
-        types: endings that are taken.
-        key: unique on the page.
+        name: of its row in `page_widgets.csv`.
         limit_bytes: largest file taken.
-        hint: shown on hover.
         kept: files stay for this visit, also while another tab is open.
         several: at a time.
     """
@@ -322,10 +305,10 @@ def uploaded_files(
         return tuple(sorted((file.name, file.getvalue()) for file in (given if several else filter(None, [given]))))
 
     def keep() -> None:
-        st.session_state[f"kept-{key}"] = files(st.session_state[key])
+        st.session_state[f"kept-{name}"] = files(st.session_state[name])
 
-    given = uploader(label, types, key, limit_bytes, hint, accept_multiple_files=several, on_change=keep)
-    found: Files = st.session_state.get(f"kept-{key}", ()) if kept else files(given)
+    given = uploader(name, limit_bytes, accept_multiple_files=several, on_change=keep)
+    found: Files = st.session_state.get(f"kept-{name}", ()) if kept else files(given)
     return found
 
 

@@ -192,18 +192,7 @@ def _own_api_price(page: Page) -> list[ApiPrice]:
     """The visitor's own price, once both numbers are given."""
     with st.container(horizontal=True):
         input_usd, output_usd = (
-            st.number_input(
-                components.plain(f"Own API: $ per M {side}"),
-                min_value=0.0,
-                value=None,
-                step=0.01,
-                format="%.3f",
-                placeholder=f"e.g. {example}",
-                key=f"cost-own-{side}",
-                width=200,
-                help=f"USD per million {side} tokens that your API charges.",
-            )
-            for side, example in (("input", "0.50"), ("output", "1.50"))
+            st.number_input(**fields.widget(f"cost-own-{side}"), value=None) for side in ("input", "output")
         )
     if input_usd is None or output_usd is None or not input_usd + output_usd > 0.0:
         return []

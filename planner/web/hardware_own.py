@@ -182,13 +182,7 @@ def _apply_if_plannable(changes: user_hardware.Changes) -> None:
 
 def upload_sku(page: Page) -> None:
     """A SKU file of the hardware database's format."""
-    files = components.uploaded_files(
-        "Or upload a GPU as TOML",
-        ["toml"],
-        "own-sku-file",
-        user_hardware.MAX_SKU_BYTES,
-        "In the format of the packaged ones (example: hardware_db/README.md). At most 100 kB; kept in memory.",
-    )
+    files = components.uploaded_files("own-sku-file", user_hardware.MAX_SKU_BYTES)
     with components.errors_in_place():
         for name, content in components.require_small(files, user_hardware.MAX_SKU_BYTES):
             sku = user_hardware.sku_of_toml(content, name)
@@ -213,13 +207,7 @@ def sku_in_words(sku: GpuSku) -> str:
 
 def upload_calibration(page: Page) -> None:
     """A calibration as ``python -m calibration`` writes it."""
-    files = components.uploaded_files(
-        "Upload a calibration as JSON",
-        ["json"],
-        "own-calibration-file",
-        user_hardware.MAX_CALIBRATION_BYTES,
-        "What `python -m calibration` writes on the GPU itself: kernels, intervals, errors. At most 5 MB.",
-    )
+    files = components.uploaded_files("own-calibration-file", user_hardware.MAX_CALIBRATION_BYTES)
     with components.errors_in_place():
         for name, content in components.require_small(files, user_hardware.MAX_CALIBRATION_BYTES):
             calibration = user_hardware.calibration_of_json(content, name)

@@ -130,14 +130,7 @@ def scenario_files() -> None:
     st.text_input(**fields.bound("name"))
     name = st.selectbox(**fields.widget("example"), options=list(list_scenarios()))
     st.button("Open example", on_click=session.load, args=(name,), disabled=name is None, key="open-example")
-    components.upload(
-        "Open a scenario (YAML) or a plan (JSON)",
-        ["yaml", "yml", "json"],
-        "scenario-file",
-        MAX_SCENARIO_BYTES,
-        read_scenario_file,
-        "The file that `planner plan` takes, or a plan as `planner plan --json` writes it. Only read as data.",
-    )
+    components.upload("scenario-file", read_scenario_file, MAX_SCENARIO_BYTES)
     text = session.yaml_text()
     st.download_button(**fields.widget("save-scenario"), data=text, disabled=not text)
     st.caption("The address of this page contains the scenario: bookmark or share it.")
@@ -211,14 +204,7 @@ def model_inputs() -> None:
     )
     with st.popover("Fine-tuned, or not in the list?", icon=":material/help:", type="tertiary"):
         st.markdown(OWN_MODEL)
-        components.upload(
-            "or drop a config.json",
-            ["json"],
-            "config-file",
-            MAX_CONFIG_BYTES,
-            read_config,
-            "The config.json of a Hugging Face model. Only read as data; nothing in it is run.",
-        )
+        components.upload("config-file", read_config, MAX_CONFIG_BYTES)
     note = other_services_note()
     if note:
         st.caption(components.plain(note))

@@ -181,15 +181,7 @@ def _own_prices(hardware: HardwareDb, skus: list[str]) -> None:
             placeholder=price_in_words(listed_price(sku, hardware)),
             **_bind_entry(f"price-{sku}", "prices.usd_per_gpu_hour", sku),
         )
-    components.upload(
-        "or drop a price list",
-        ["csv", "gz"],
-        "price-file",
-        components.MAX_UPLOAD_BYTES,
-        partial(read_price_file, skus),
-        "CSV: a catalog of SkyPilot, or a table with the columns sku and usd_per_gpu_hour, and as far as they "
-        "matter provider, region, commitment. The SKUs chosen above have these prices only.",
-    )
+    components.upload("price-file", partial(read_price_file, skus))
     if session.value("own_hardware.prices"):
         without = {"own_hardware": {**session.value("own_hardware"), "prices": []}}
         icon = ":material/delete:"

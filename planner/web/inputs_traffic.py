@@ -88,15 +88,7 @@ def show() -> None:
 
 def show_details() -> None:
     """A trace in place of all that; burstiness, drift, images and prefixes."""
-    components.upload(
-        "Drop a trace or usage log",
-        ["csv", "tsv", "json", "jsonl", "gz", "txt"],
-        "trace-file",
-        components.MAX_UPLOAD_BYTES,
-        read_trace_file,
-        "CSV or JSONL: Azure, Mooncake, BurstGPT, ServeGen, vLLM and SGLang benchmark logs, OpenAI-style usage "
-        "logs. Lengths, rate and burstiness are taken from it; it is read in memory and not kept.",
-    )
+    components.upload("trace-file", read_trace_file)
     if session.value("workload.sessions") is not None:
         return
     lengths_pictures()

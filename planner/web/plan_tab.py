@@ -89,16 +89,11 @@ def _downloads(page: Page) -> None:
     plan = replace(page.plan, scenario=page.content)
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.markdown("**Download**", width="content")
-        _file_button("HTML", f"{name}.html", "text/html", lambda: html_report(page))
-        _file_button("Markdown", f"{name}.md", "text/markdown", lambda: report.page(plan).markdown)
-        _file_button(
-            "JSON",
-            f"{name}.json",
-            "application/json",
-            lambda: json_text(plan_to_dict(plan)),
-        )
-        _file_button("CSV", f"{name}-tables.zip", "application/zip", lambda: zip_bytes(csv_files(plan)))
-        _file_button("Scenario", f"{name}.yaml", "text/yaml", lambda: scenario_text(page.content))
+        _file_button("html", f"{name}.html", lambda: html_report(page))
+        _file_button("markdown", f"{name}.md", lambda: report.page(plan).markdown)
+        _file_button("json", f"{name}.json", lambda: json_text(plan_to_dict(plan)))
+        _file_button("csv", f"{name}-tables.zip", lambda: zip_bytes(csv_files(plan)))
+        _file_button("scenario", f"{name}.yaml", lambda: scenario_text(page.content))
         components.print_button()
     _deployment_files(plan, name)
 
@@ -113,38 +108,15 @@ def _deployment_files(plan: Plan, name: str) -> None:
             format_func=lambda name: f"{name}: {launch.TARGETS[name].title}",
         )
         refusal = export_refusal(plan, target)
-        _file_button(
-            "Deployment",
-            f"{name}-{target}.zip",
-            "application/zip",
-            lambda: export_zip(plan, target),
-            refusal,
-        )
+        _file_button("deployment", f"{name}-{target}.zip", lambda: export_zip(plan, target), refusal)
 
 
-FILE_HINTS = {
-    "HTML": "The whole plan as one page to read and print",
-    "Markdown": "The whole plan as text, for a ticket or a wiki",
-    "JSON": "The whole plan as data, which `planner explain` reads",
-    "CSV": "Every table of the plan as a CSV file, in one zip",
-    "Scenario": "What was asked, as YAML: to plan again with `planner plan FILE` or on this page",
-    "Deployment": "Engine and cluster configuration to run the fleet with, in one zip, as `planner export` writes it",
-}
-
-
-def _file_button(label: str, name: str, mime: str, make: Callable[[], str | bytes], refusal: str = "") -> None:
+def _file_button(kind: str, name: str, make: Callable[[], str | bytes], refusal: str = "") -> None:
     """A button for one file; with a refusal it is disabled and says why."""
-    st.download_button(
-        label,
-        make,
-        file_name=name,
-        mime=mime,
-        key=f"plan-file-{label.lower()}",
-        on_click="ignore",
-        type="tertiary",
-        disabled=bool(refusal),
-        help=f"Not for this plan: {components.plain(refusal)}" if refusal else FILE_HINTS[label],
-    )
+    look = fields.widget(f"plan-file-{kind}", data=make, file_name=name, on_click="ignore", type="tertiary")
+    if refusal:
+        look |= {"disabled": True, "help": f"Not for this plan: {components.plain(refusal)}"}
+    st.download_button(**look)
 
 
 def html_report(page: Page) -> str:

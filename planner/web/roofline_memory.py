@@ -330,15 +330,7 @@ def _show_formats(page: Page, chosen: ShownServer) -> None:
 
 def _show_log(page: Page, chosen: ShownServer) -> None:
     """A start-up log beside the prediction for the server that it is of."""
-    files = components.uploaded_files(
-        "Start-up log of the engine (vLLM, SGLang, TensorRT-LLM)",
-        ["log", "txt"],
-        "memory-log",
-        components.MAX_UPLOAD_BYTES,
-        "From its first line on. Limits that it states count; model, GPU and format are those chosen above. Read "
-        "in memory, for this visit only.",
-        kept=True,
-    )
+    files = components.uploaded_files("memory-log", components.MAX_UPLOAD_BYTES, kept=True)
     with components.errors_in_place():
         for name, content in components.require_small(files, components.MAX_UPLOAD_BYTES):
             said = read_startup_log(content.decode("utf-8", errors="replace"))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from threading import Lock
 
@@ -30,7 +29,7 @@ from planner.fleet import Corrections, Plan, PlanRequest, Progress, TargetCheck
 from planner.optimizer import ConstraintReport
 from planner.report import LIMITS, ROUNDING, explanation, glossary, limit_name, target_name
 from planner.scenario import limit_in_words
-from planner.web import components, results, summary, what_if
+from planner.web import components, fields, results, summary, what_if
 from planner.web.results import Page
 
 AUTOMATIC_S = 4.0
@@ -42,70 +41,17 @@ SHARING_SCENARIOS = 2
 LIMIT_HINTS = glossary.hints_of("limits")
 
 
-@dataclass(frozen=True)
-class _QuestionChoice:
-    """A question that the visitor can choose.
-
-    Attributes:
-        question: of the analysis.
-        label: short, for the choice.
-        about: what it answers, in a sentence.
-        plans: how many plans it takes, approximately.
-    """
-
-    question: PlanQuestion
-    label: str
-    about: str
-    plans: Callable[[Plan], int]
-
-
-QUESTIONS = (
-    _QuestionChoice(
-        PlanQuestion.MARGINAL,
-        "One step",
-        "Value of one step more or less of each target and limit.",
-        lambda plan: sum(len(requirement.steps()) for requirement in numeric_requirements(plan.request)),
-    ),
-    _QuestionChoice(
-        PlanQuestion.TORNADO,
-        "Sensitivity",
-        "How the cost moves with prices, demand, lengths and the speed of kernels, one at a time.",
-        lambda plan: 8 + 2 * len(plan.gpus),
-    ),
-    _QuestionChoice(
-        PlanQuestion.REQUIREMENTS,
-        "Requirements",
-        "Cost of each target, limit and rule: the best plan with it against the best without.",
-        lambda plan: sum(requirement.dropped is not None for requirement in requirements(plan.request)),
-    ),
-    _QuestionChoice(
-        PlanQuestion.PRICES,
-        "Prices",
-        "The price of each GPU at which the plan changes.",
-        lambda plan: 8 * len(plan.request.search.skus),
-    ),
-    _QuestionChoice(
-        PlanQuestion.RUNNERS_UP, "Runners-up", "The next best plans that differ in GPU, mode or TP.", lambda _: 12
-    ),
-    _QuestionChoice(
-        PlanQuestion.PARETO,
-        "Trade-offs",
-        "The least cost against the rate served and against each target.",
-        lambda plan: 9 * (1 + len(plan.request.slo.targets)),
-    ),
-    _QuestionChoice(
-        PlanQuestion.CONFIDENCE,
-        "Confidence",
-        "The least cost against the probability with which every target holds, uncertain as step times are.",
-        lambda _: 5,
-    ),
-    _QuestionChoice(
-        PlanQuestion.MEASURE,
-        "Measure first?",
-        "Value of measuring each GPU before deciding, and how to.",
-        lambda plan: 1 + 6 * len(plan.request.search.skus),
-    ),
-)
+QUESTIONS: Mapping[PlanQuestion, Callable[[Plan], int]] = {
+    PlanQuestion.MARGINAL: lambda plan: sum(len(one.steps()) for one in numeric_requirements(plan.request)),
+    PlanQuestion.TORNADO: lambda plan: 8 + 2 * len(plan.gpus),
+    PlanQuestion.REQUIREMENTS: lambda plan: sum(one.dropped is not None for one in requirements(plan.request)),
+    PlanQuestion.PRICES: lambda plan: 8 * len(plan.request.search.skus),
+    PlanQuestion.RUNNERS_UP: lambda _: 12,
+    PlanQuestion.PARETO: lambda plan: 9 * (1 + len(plan.request.slo.targets)),
+    PlanQuestion.CONFIDENCE: lambda _: 5,
+    PlanQuestion.MEASURE: lambda plan: 1 + 6 * len(plan.request.search.skus),
+}
+"""Questions that a visitor can choose, and about how many plans each takes. `page_widgets.csv` has their words."""
 
 
 def show(page: Page) -> None:
@@ -215,24 +161,23 @@ def _number(value: float) -> str:
 
 def _answer_question(page: Page) -> None:
     """One question at a time; what takes long waits for a click."""
-    choices = {choice.label: choice for choice in QUESTIONS}
-    label = st.segmented_control(
-        "Ask", list(choices), default=QUESTIONS[0].label, key="why-question", label_visibility="collapsed"
-    )
-    choice = choices[label or QUESTIONS[0].label]
-    st.markdown(components.plain(choice.about))
-    name = choice.question.value
+    words = {fields.WIDGETS[f"why-{question.value}"]["label"]: question for question in QUESTIONS}
+    first = next(iter(words))
+    label = st.segmented_control("Ask", list(words), default=first, key="why-question", label_visibility="collapsed")
+    question = words[label or first]
+    name = question.value
+    st.markdown(components.plain(fields.WIDGETS[f"why-{name}"]["hint"]))
     key = ("explained", page.key, page.plan.simulated, name)
-    plans = max(1, choice.plans(page.plan))
+    plans = max(1, QUESTIONS[question](page.plan))
     seconds = plans * results.theory_plan_s(page)
     known = results.store().get(key) is not None or seconds <= AUTOMATIC_S
     time = results.duration_text(seconds)
     hint = f"About {time}: plans {plans} times, by theory. You can go on meanwhile; finished plans are kept."
     if not results.requested("Work it out", name, page, hint, ":material/calculate:", known=known):
         return
-    compute = partial(_explanation, page.key, page.plan, page.hardware, choice.question)
-    explained = results.compute_once(key, compute, choice.label)
-    _show_explanation(page, choice, explained)
+    compute = partial(_explanation, page.key, page.plan, page.hardware, question)
+    explained = results.compute_once(key, compute, label or first)
+    _show_explanation(page, question, explained)
 
 
 class _SharedPlans:
@@ -272,7 +217,7 @@ def _explanation(
     return explain(plan, replanner, [question])
 
 
-def _show_explanation(page: Page, choice: _QuestionChoice, explained: Explanation) -> None:
+def _show_explanation(page: Page, question: PlanQuestion, explained: Explanation) -> None:
     """The answer: a chart where there is one, sentences, and tables."""
     if explained.tornado:
         bars, base, measure = explained.tornado, explained.outcome, explained.measure
@@ -290,7 +235,7 @@ def _show_explanation(page: Page, choice: _QuestionChoice, explained: Explanatio
             components.chart(picture, rows, f"Least cost against {front.name}", f"why-front-{number}")
     components.bullets([line for line in explanation.sentences(explained) if not line.startswith("Held back by")])
     hints = {front.name: "Value asked for." for front in explained.pareto}
-    is_drawn = choice.question in (PlanQuestion.TORNADO, PlanQuestion.PARETO, PlanQuestion.CONFIDENCE)
+    is_drawn = question in (PlanQuestion.TORNADO, PlanQuestion.PARETO, PlanQuestion.CONFIDENCE)
     with st.expander("All figures as a table", expanded=not is_drawn):
-        components.tables(explanation.tables(explained), f"why-{choice.question.value}", hints)
+        components.tables(explanation.tables(explained), f"why-{question.value}", hints)
     st.caption("Compared with the plan above; other plans are by theory, as simulating that plan corrected it.")
