@@ -16,6 +16,7 @@ import traceback
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -23,8 +24,17 @@ import typer
 from typer.core import TyperGroup
 
 from planner.cli import installation
-from planner.cli.completion import complete_scenario, complete_setting
-from planner.core import InputError, PlannerError, UnknownNameError, json_text, one_line, require_writable, write_text
+from planner.cli.completion import complete_llm, complete_scenario, complete_setting, complete_sku
+from planner.core import (
+    InputError,
+    PlannerError,
+    UnknownNameError,
+    json_text,
+    one_line,
+    preset_rows,
+    require_writable,
+    write_text,
+)
 
 if TYPE_CHECKING:
     from hardware_db import HardwareDb
@@ -287,36 +297,75 @@ class CommonOptions:
         deliver(report, (self.json_file, lambda: json_text(document())), *pages, *more)
 
 
-def takes(record: type, without: Iterable[str] = (), **replaced: tuple[Any, Any]) -> Callable[[Command], Command]:
+_COMPLETIONS = {
+    "llm": complete_llm,
+    "scenario": complete_scenario,
+    "setting": complete_setting,
+    "sku": complete_sku,
+}
+"""What a shell offers for a parameter, by the word in `command_options.csv`."""
+
+
+@cache
+def _words() -> dict[tuple[str, str], dict[str, str]]:
+    """What `command_options.csv` says of the parameters of commands and records."""
+    return {(row["of"], row["parameter"]): row for row in preset_rows("command_options.csv")}
+
+
+def _worded(parameter: inspect.Parameter, *owners: str) -> inspect.Parameter:
+    """The parameter of a command as its option or argument; as it is where it is one, or no owner's row names it."""
+    row = next((_words()[owner, parameter.name] for owner in owners if (owner, parameter.name) in _words()), None)
+    if row is None or typing.get_origin(parameter.annotation) is Annotated:
+        return parameter
+    make: Any = typer.Argument if row["kind"] == "argument" else typer.Option
+    more: dict[str, Any] = {name: row[name] for name in ("metavar", "help") if row[name]}
+    more |= {"min": int(row["min"])} if row["min"] else {}
+    more |= {"autocompletion": _COMPLETIONS[row["complete"]]} if row["complete"] else {}
+    return parameter.replace(annotation=Annotated[parameter.annotation, make(*row["flags"].split(), **more)])
+
+
+def _with_parameters(command: Command, parameters: Iterable[inspect.Parameter]) -> Command:
+    """The command with a signature for Typer to read."""
+    signature = inspect.Signature(list(parameters))
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    command.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    return command
+
+
+def worded(command: Command) -> Command:
+    """A command whose parameters are options and arguments in the words of `command_options.csv`."""
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
+    return _with_parameters(command, (_worded(parameter, command.__name__) for parameter in parameters))
+
+
+def takes(record: type, without: Iterable[str] = (), **defaults: object) -> Callable[[Command], Command]:
     """A decorator: the fields of a record are options of the command, which gets the record first.
 
     Typer reads options off a signature, so two signatures are joined instead of being written out in every command.
 
     Args:
-        record: a dataclass whose fields are annotated as options.
+        record: a dataclass whose fields are options in the words of `command_options.csv`.
         without: fields that the command has no option for.
-        replaced: annotation and default of fields that are other options here.
+        defaults: of fields that have another one here.
     """
     hints = typing.get_type_hints(record, include_extras=True)
-    options = []
+    kind = inspect.Parameter.KEYWORD_ONLY
+    fields = []
     for field in dataclasses.fields(record):
         if field.name not in without:
             default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-            annotation, default = replaced.get(field.name, (hints[field.name], default))
-            kind = inspect.Parameter.KEYWORD_ONLY
-            options.append(inspect.Parameter(field.name, kind, annotation=annotation, default=default))
+            default = defaults.get(field.name, default)
+            fields.append(inspect.Parameter(field.name, kind, annotation=hints[field.name], default=default))
 
     def joined(command: Command) -> Command:
+        options = [_worded(field, command.__name__, record.__name__) for field in fields]
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-        parameters = [*options, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)]
 
         def run(**given: Any) -> None:  # noqa: ANN401
             command(record(**{option.name: given.pop(option.name) for option in options}), **given)
 
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         run.__name__, run.__doc__ = command.__name__, command.__doc__
-        return run
+        return _with_parameters(run, [*options, *(one.replace(kind=kind) for one in own)])
 
     return joined
 

@@ -31,8 +31,8 @@ from planner.cli import (
     running,
     server_memory,
 )
-from planner.cli.base import STDOUT, JsonFile, app, check_outputs, deliver, write
-from planner.cli.completion import as_bash_splits, complete_llm, complete_sku
+from planner.cli.base import STDOUT, JsonFile, app, check_outputs, deliver, worded, write
+from planner.cli.completion import as_bash_splits
 from planner.core import json_text
 
 if TYPE_CHECKING:
@@ -119,19 +119,12 @@ class LlmSort(StrEnum):
 
 
 def llms(
-    llm: Annotated[
-        str | None, typer.Argument(help="One model: every checkpoint there is of it.", autocompletion=complete_llm)
-    ] = None,
-    family: Annotated[str | None, typer.Option(help="model_type, maker, or family such as Qwen3 or gpt-oss.")] = None,
-    fits: Annotated[
-        str | None,
-        typer.Option(metavar="SKU[:N]", help="Only those with room on N of these GPUs.", autocompletion=complete_sku),
-    ] = None,
-    format: Annotated[
-        str | None, typer.Option(metavar="DTYPE", help="Only checkpoints in it: fp8 (every kind), nvfp4, int4 ...")
-    ] = None,
-    sort: Annotated[LlmSort, typer.Option(help="By what; the largest or latest first.")] = LlmSort.NAME,
-    engine: Annotated[str, typer.Option(help="Engine profile whose share of memory --fits takes.")] = "vllm",
+    llm: str | None = None,
+    family: str | None = None,
+    fits: str | None = None,
+    format: str | None = None,
+    sort: LlmSort = LlmSort.NAME,
+    engine: str = "vllm",
     json_file: JsonFile = None,
 ) -> None:
     """List the packaged models: parameters, KV cache, context, checkpoints.
@@ -168,10 +161,7 @@ class Document(StrEnum):
     PLAN = "plan"
 
 
-def schema(
-    document: Annotated[Document, typer.Argument(help="What to describe.")] = Document.SCENARIO,
-    json_file: JsonFile = STDOUT,
-) -> None:
+def schema(document: Document = Document.SCENARIO, json_file: JsonFile = STDOUT) -> None:
     """Print the JSON Schema of a scenario or of a plan.
 
     A scenario is the input of `planner plan`, a plan what it writes with --json.
@@ -238,10 +228,10 @@ IMPORTS: dict[str, Callable[..., None]] = {
 COMMANDS = [*(name for group in GROUPS.values() for name in group), "import"]
 for _title, _group in GROUPS.items():
     for _name, _command in _group.items():
-        app.command(_name, rich_help_panel=_title)(_command)
+        app.command(_name, rich_help_panel=_title)(worded(_command))
 imports = typer.Typer(cls=TyperGroup, rich_markup_mode=None, no_args_is_help=True)
 for _name, _command in IMPORTS.items():
-    imports.command(_name)(_command)
+    imports.command(_name)(worded(_command))
 
 
 @imports.callback()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -40,29 +40,18 @@ class SignalName(StrEnum):
 def autoscale(
     options: CommonOptions,
     scenario: ScenarioName,
-    signal: Annotated[SignalName, typer.Option(help="What the autoscaler watches.")] = SignalName.RATE,
-    target: Annotated[
-        float | None, typer.Option(help="Value per replica to hold; default: that at --load of the sustainable rate.")
-    ] = None,
-    load: Annotated[
-        float, typer.Option(help="Without --target: share of the sustainable rate that is aimed at.")
-    ] = 0.7,
-    cold_start: Annotated[
-        float | None,
-        typer.Option("--cold-start", metavar="S", help="Order to ready; default: the scenario's, else measured."),
-    ] = None,
-    trace: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Recorded requests to play, at their own rate; else the profile.")
-    ] = None,
-    variation: Annotated[
-        float, typer.Option(help="Without a trace: standard deviation of the rate within an hour, of its mean.")
-    ] = 0.0,
-    window: Annotated[float, typer.Option("--window", metavar="S", help="Windows of the demand curve.")] = 60.0,
-    interval: Annotated[float, typer.Option(metavar="S", help="Between two decisions.")] = 15.0,
-    tolerance: Annotated[float, typer.Option(help="Of metric / target within which nothing changes.")] = 0.1,
-    stabilisation: Annotated[float, typer.Option(metavar="S", help="Before replicas are removed.")] = 300.0,
-    min_replicas: Annotated[int, typer.Option(help="Always on, of each deployment.")] = 1,
-    max_replicas: Annotated[int | None, typer.Option(help="Most, of each deployment; default: twice the peak.")] = None,
+    signal: SignalName = SignalName.RATE,
+    target: float | None = None,
+    load: float = 0.7,
+    cold_start: float | None = None,
+    trace: str | None = None,
+    variation: float = 0.0,
+    window: float = 60.0,
+    interval: float = 15.0,
+    tolerance: float = 0.1,
+    stabilisation: float = 300.0,
+    min_replicas: int = 1,
+    max_replicas: int | None = None,
 ) -> None:
     """Play a day with an autoscaler beside the planned schedule and a flat fleet.
 
@@ -135,22 +124,13 @@ def _cold_start(request: PlanRequest, given_s: float | None) -> ColdStart:
 def forecast(
     options: CommonOptions,
     scenario: PlanOrScenario,
-    growth: Annotated[
-        float | None,
-        typer.Option(help="Growth per month, e.g. 0.08, from today's date of the prices; else the scenario's."),
-    ] = None,
-    uncertainty: Annotated[
-        float, typer.Option(help="With --growth: standard deviation of the growth per month.")
-    ] = 0.0,
-    purchases: Annotated[int, typer.Option(help="Fleets that follow, each planned anew.")] = 1,
-    months: Annotated[int, typer.Option(help="For how long each of these has to hold at least.")] = 6,
-    percentile: Annotated[float, typer.Option(help="Of the demand that is bought for.")] = 0.5,
-    api: Annotated[
-        bool, typer.Option("--api", help="Own against hosted APIs, month by month for a year; plans nothing again.")
-    ] = False,
-    api_price: Annotated[
-        str | None, typer.Option(metavar="IN/OUT", help="With --api: USD per million tokens; else those listed.")
-    ] = None,
+    growth: float | None = None,
+    uncertainty: float = 0.0,
+    purchases: int = 1,
+    months: int = 6,
+    percentile: float = 0.5,
+    api: bool = False,
+    api_price: str | None = None,
 ) -> None:
     """Say until when a fleet holds as demand grows, and what has to be there then.
 

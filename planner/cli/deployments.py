@@ -8,9 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 import planner
 from planner.cli.base import (
@@ -28,7 +26,6 @@ from planner.cli.base import (
     sku_called,
     takes,
 )
-from planner.cli.completion import complete_llm, complete_scenario, complete_sku
 from planner.core import InputError, json_text, plain, rebuilt
 
 if TYPE_CHECKING:
@@ -67,92 +64,36 @@ class DeploymentOptions:
     Model, formats, traffic and targets that are not given are those of the scenario.
     """
 
-    sku: Annotated[
-        str | None, typer.Option(help="GPU of the mixed pool, or of the decode pool.", autocompletion=complete_sku)
-    ]
-    scenario: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Take model, formats, traffic and targets from it.",
-            autocompletion=complete_scenario,
-        ),
-    ] = None
-    llm: Annotated[
-        str | None, typer.Option(help="Preset id, config.json or its folder.", autocompletion=complete_llm)
-    ] = None
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DTYPE",
-            help="bf16, fp8 (per tensor), fp8_token, fp8_block, mxfp8, int8, int4 (by 128), int4_g32, nvfp4 or mxfp4.",
-        ),
-    ] = None
-    activations: Annotated[
-        str | None,
-        typer.Option(metavar="DTYPE", help="As --weights; at 16 bits, weights are unpacked as they are read."),
-    ] = None
-    kv: Annotated[str | None, typer.Option(metavar="DTYPE", help="Format of the KV cache.")] = None
-    rate: Annotated[float | None, typer.Option(help="Mean arrivals [requests/s].")] = None
-    lengths: Annotated[
-        str | None, typer.Option(help="Tokens as IN/OUT such as 1000/200, a preset, or a trace (CSV).")
-    ] = None
-    scv: Annotated[str | None, typer.Option(help="SCV of the gaps between arrivals (1: Poisson), or a preset.")] = None
-    mode: Annotated[str, typer.Option(help="mixed or disaggregated.")] = MODES[0]
-    tp: Annotated[int, typer.Option(help="GPUs per replica of that pool.")] = 1
-    replicas: Annotated[int, typer.Option(help="Replicas of that pool.")] = 1
-    prefill_sku: Annotated[
-        str | None, typer.Option(help="GPU of the prefill pool (default: --sku).", autocompletion=complete_sku)
-    ] = None
-    prefill_tp: Annotated[int | None, typer.Option(help="GPUs per prefill replica (default: --tp).")] = None
-    prefill_replicas: Annotated[int | None, typer.Option(help="Prefill replicas (default: 1).")] = None
-    max_running_requests: Annotated[
-        int, typer.Option(help="Per replica; vLLM's max_num_seqs, TensorRT-LLM's max_batch_size.")
-    ] = 256
-    max_batched_tokens: Annotated[
-        int, typer.Option(help="Chunk budget; vLLM's max_num_batched_tokens, SGLang's chunked_prefill_size.")
-    ] = 8192
-    max_request_tokens: Annotated[
-        int | None,
-        typer.Option(help="Longest request, input and output together; vLLM's max_model_len (default: as needed)."),
-    ] = None
-    engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm"
-    memory_fraction: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of GPU memory as the engine reads it; vLLM's gpu_memory_utilization, SGLang's "
-            "mem_fraction_static (default: the scenario's, else the engine's)."
-        ),
-    ] = None
-    eager: Annotated[
-        bool | None,
-        typer.Option("--eager/--no-eager", help="Without CUDA graphs (default: as the scenario, else with them)."),
-    ] = None
-    router: Annotated[
-        str, typer.Option(help="round_robin, random, power_of_two, least_requests, least_tokens or prefix_affinity.")
-    ] = "round_robin"
-    schedule_order: Annotated[
-        str | None, typer.Option(metavar="ORDER", help="fcfs, shortest_first, priority or fair_share.")
-    ] = None
-    prefix_cache: Annotated[
-        bool | None,
-        typer.Option(
-            "--prefix-cache/--no-prefix-cache",
-            help="Keep shared prefixes in the KV cache (default: if the traffic has any).",
-        ),
-    ] = None
-    arrivals: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Replay this trace (CSV), rescaled to --rate if given.")
-    ] = None
-    concurrency: Annotated[int | None, typer.Option(help="Users in a closed loop, in place of an arrival rate.")] = None
-    think_time: Annotated[
-        float | None, typer.Option(help="Mean time of each user from an answer to the next request [s].")
-    ] = None
+    sku: str | None
+    scenario: str | None = None
+    llm: str | None = None
+    weights: str | None = None
+    activations: str | None = None
+    kv: str | None = None
+    rate: float | None = None
+    lengths: str | None = None
+    scv: str | None = None
+    mode: str = MODES[0]
+    tp: int = 1
+    replicas: int = 1
+    prefill_sku: str | None = None
+    prefill_tp: int | None = None
+    prefill_replicas: int | None = None
+    max_running_requests: int = 256
+    max_batched_tokens: int = 8192
+    max_request_tokens: int | None = None
+    engine: str = "vllm"
+    memory_fraction: float | None = None
+    eager: bool | None = None
+    router: str = "round_robin"
+    schedule_order: str | None = None
+    prefix_cache: bool | None = None
+    arrivals: str | None = None
+    concurrency: int | None = None
+    think_time: float | None = None
     calibrations: CalibrationFiles = None
     assignments: Assignments = None
-    uncalibrated: Annotated[
-        bool, typer.Option("--uncalibrated", help="Step times from datasheet rooflines: a lower bound.")
-    ] = False
+    uncalibrated: bool = False
 
     def request(self) -> PlanRequest:
         """Model, traffic and targets: those of the scenario, changed by what else is given. Raises InputError."""
@@ -288,16 +229,9 @@ def _or(value: T | None, default: T) -> T:
 @takes(DeploymentOptions)
 def evaluate(
     options: DeploymentOptions,
-    simulate: Annotated[
-        bool, typer.Option("--simulate", help="Simulate it request by request, in place of theory.")
-    ] = False,
-    seed: Annotated[int | None, typer.Option(help="With --simulate: of arrivals and lengths (default: 0).")] = None,
-    requests: Annotated[
-        int | None,
-        typer.Option(
-            help="With --simulate: several hundred per replica (default: 4000, a whole recording or closed loop)."
-        ),
-    ] = None,
+    simulate: bool = False,
+    seed: int | None = None,
+    requests: int | None = None,
     json_file: JsonFile = None,
 ) -> None:
     """Predict the latencies of a given deployment from theory, or simulate it.
@@ -358,31 +292,21 @@ def _deliver_performance(setting: Setting, performance: Performance, json_file: 
         *("mode", "prefill_sku", "prefill_tp", "prefill_replicas"),
         *(option.removeprefix("--").replace("-", "_") for option in SET_INSTEAD),
     ),
-    sku=(Annotated[str | None, typer.Option(help="GPU of the pool; without it the pool is planned.")], None),
-    scenario=(
-        Annotated[str | None, typer.Argument(help="Name of a packaged scenario, or path of a YAML file.")],
-        None,
-    ),
+    sku=None,
+    scenario=None,
 )
 def compare(
     options: DeploymentOptions,
-    systems: Annotated[
-        str | None, typer.Option("--systems", "--policies", help="Names with commas between; `all` for every one.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of arrivals and lengths, the same for all.")] = 0,
-    requests: Annotated[
-        int | None,
-        typer.Option(help="Requests for each system (default: 4000, or a whole recording)."),
-    ] = None,
-    rates: Annotated[
-        str | None, typer.Option(metavar="R,R,...", help="Also: share within all targets at these rates.")
-    ] = None,
-    sustain: Annotated[bool, typer.Option("--sustain", help="Also: largest rate that holds the targets.")] = False,
-    theory: Annotated[bool, typer.Option("--theory", help="From theory alone, without simulating.")] = False,
-    price: Annotated[float | None, typer.Option(help="USD per GPU-hour (default: the plan's, else listed).")] = None,
-    list_systems: Annotated[bool, typer.Option("--list", help="List the systems and exit.")] = False,
-    csv_file: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Write a CSV line per system.")] = None,
-    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Write the charts as HTML.")] = None,
+    systems: str | None = None,
+    seed: int = 0,
+    requests: int | None = None,
+    rates: str | None = None,
+    sustain: bool = False,
+    theory: bool = False,
+    price: float | None = None,
+    list_systems: bool = False,
+    csv_file: str | None = None,
+    plot: str | None = None,
     json_file: JsonFile = None,
 ) -> None:
     """Compare serving systems of the literature on the same GPUs and traffic.

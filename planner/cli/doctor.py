@@ -5,25 +5,18 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 import planner
 from planner.cli import installation
 from planner.cli.base import JsonFile, check_outputs, deliver, look_up, sku_called
-from planner.cli.completion import complete_sku
 from planner.core import json_text, plain
 
 if TYPE_CHECKING:
     from planner.core import Table
 
 
-def doctor(
-    sku: Annotated[str | None, typer.Option(help="Only this SKU (default: all).", autocompletion=complete_sku)] = None,
-    engine: Annotated[str, typer.Option(help="Engine whose step times are looked up.")] = "vllm",
-    json_file: JsonFile = None,
-) -> None:
+def doctor(sku: str | None = None, engine: str = "vllm", json_file: JsonFile = None) -> None:
     """Say what is installed, what clashes or is missing, and what the numbers of each SKU rest on.
 
     \b

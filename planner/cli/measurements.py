@@ -43,34 +43,23 @@ OutFile = Annotated[str, typer.Option("--out", metavar="FILE", help="Write the Y
 
 
 def validate(
-    points: Annotated[
-        Path, typer.Argument(help="CSV of measured runs (docs/studies/accuracy.md), or a client's result file.")
-    ],
-    engine: Annotated[
-        str | None, typer.Option(help="Only runs of this engine; of a result file, its server's.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Only runs of models with this in their name; of a result file, its model.")
-    ] = None,
-    sku: Annotated[str | None, typer.Option(help="Only runs on this GPU; of a result file, its server's.")] = None,
-    tp: Annotated[int | None, typer.Option(help="Tensor-parallel GPUs of a result file's server.")] = None,
-    precision: Annotated[str, typer.Option(help="Of a result file: bf16, fp8, int4 or fp4.")] = "",
-    served_name: Annotated[str, typer.Option(help="What the server called the model, where not its name.")] = "",
-    mode: Annotated[str | None, typer.Option(help="Only mixed or disaggregated runs.")] = None,
-    held_out: Annotated[bool, typer.Option("--held-out", help="Only groups that nothing was fitted to.")] = False,
-    fitted: Annotated[bool, typer.Option("--fitted", help="Only groups that constants were fitted to.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="All groups (the default).")] = False,
-    calibrations: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder of calibrations in place of the packaged ones.")
-    ] = None,
-    details: Annotated[str | None, typer.Option(metavar="FILE", help="Write a CSV line per run.")] = None,
-    markdown_file: Annotated[
-        str | None,
-        typer.Option("--write", metavar="FILE", help="Write the tables between the marks of a Markdown file."),
-    ] = None,
-    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Write pictures of the errors as HTML.")] = None,
-    scores: Annotated[str | None, typer.Option(metavar="FILE", help="Write the errors by group as CSV.")] = None,
-    jobs: Annotated[int, typer.Option(help="Processes to predict in.")] = 1,
+    points: Path,
+    engine: str | None = None,
+    model: str | None = None,
+    sku: str | None = None,
+    tp: int | None = None,
+    precision: str = "",
+    served_name: str = "",
+    mode: str | None = None,
+    held_out: bool = False,
+    fitted: bool = False,
+    everything: bool = False,
+    calibrations: str | None = None,
+    details: str | None = None,
+    markdown_file: str | None = None,
+    plot: str | None = None,
+    scores: str | None = None,
+    jobs: int = 1,
 ) -> None:
     """Predict measured serving runs and show how far off the predictions are.
 
@@ -161,19 +150,17 @@ def _pictures(board: Scoreboard) -> str:
 class ServedOptions:
     """The server that was benchmarked, one field for each option."""
 
-    model: Annotated[str, typer.Option(help="Preset id, config.json or its folder.")]
-    sku: Annotated[str, typer.Option(help="GPU the server ran on.")]
-    engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm"
-    tp: Annotated[int, typer.Option(help="Tensor-parallel GPUs.")] = 1
-    dp: Annotated[int, typer.Option(help="Attention ranks, each of --tp GPUs.")] = 1
-    ep: Annotated[int, typer.Option(help="GPUs that experts are spread over.")] = 1
-    precision: Annotated[str, typer.Option(help="bf16, fp8, int4 or fp4 (default: the checkpoint's own).")] = ""
-    kv_cache: Annotated[str, typer.Option("--kv", metavar="DTYPE", help="Format of the KV cache.")] = "bf16"
-    max_batched_tokens: Annotated[int | None, typer.Option(help="Tokens per step (default: the engine's).")] = None
-    max_running_requests: Annotated[int | None, typer.Option(help="Sequences at once (default: the engine's).")] = None
-    memory_fraction: Annotated[float | None, typer.Option(help="Share of HBM it may use (default: the engine's).")] = (
-        None
-    )
+    model: str
+    sku: str
+    engine: str = "vllm"
+    tp: int = 1
+    dp: int = 1
+    ep: int = 1
+    precision: str = ""
+    kv_cache: str = "bf16"
+    max_batched_tokens: int | None = None
+    max_running_requests: int | None = None
+    memory_fraction: float | None = None
 
     def server(self, db: HardwareDb) -> benchmark_files.Server:
         """As results are read. Raises InputError, UnknownNameError."""
@@ -188,16 +175,10 @@ class ServedOptions:
 @takes(ServedOptions)
 def calibrate_serving(
     options: ServedOptions,
-    results: Annotated[
-        list[Path] | None, typer.Argument(help="Result files of benchmark clients (JSON or JSONL); none with --log.")
-    ] = None,
-    input_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Of a request, where the results do not say (MLPerf).")
-    ] = None,
-    log: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Start-up log of the server: costs hold its memory, too.")
-    ] = None,
-    served_name: Annotated[str, typer.Option(help="What the server called the model, where not its name.")] = "",
+    results: list[Path] | None = None,
+    input_tokens: int | None = None,
+    log: str | None = None,
+    served_name: str = "",
     json_file: JsonFile = None,
 ) -> None:
     """Fit what an engine adds to its kernels to benchmark results of your own.
@@ -277,23 +258,12 @@ def _start_of_log(path: str, server: benchmark_files.Server, db: HardwareDb) -> 
 
 
 def import_trace(
-    file: Annotated[
-        Path, typer.Argument(help="Trace, usage log, benchmark result or conversations; plain, gzip or zstd.")
-    ],
-    rate: Annotated[float | None, typer.Option(help="Requests per second in place of the recorded rate.")] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--column", metavar="MEANING=NAME", help="Which column holds what, e.g. arrival_s=ts. Repeatable."
-        ),
-    ] = None,
-    tokens_per_character: Annotated[
-        float | None, typer.Option(help="Of the text of conversations: no tokens are counted there.")
-    ] = None,
-    cells: Annotated[int, typer.Option(help="Most cells of the histogram of lengths, 100 to 2000.")] = 400,
-    replay: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the requests to FILE, and have the scenario replay them.")
-    ] = None,
+    file: Path,
+    rate: float | None = None,
+    columns: list[str] | None = None,
+    tokens_per_character: float | None = None,
+    cells: int = 400,
+    replay: str | None = None,
     out: OutFile = STDOUT,
 ) -> None:
     """Make the workload of a scenario from a trace.
@@ -327,25 +297,14 @@ def import_trace(
 
 
 def import_metrics(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Answers of Prometheus (JSON), one or two scrapes of /metrics, first to last, or a folder."
-        ),
-    ],
-    rate: Annotated[
-        str, typer.Option(help="mean, peak, a percentile over the steps such as p95, or requests/s.")
-    ] = "mean",
-    interval: Annotated[
-        float | None, typer.Option(help="Seconds between two scrapes, or from the server's start to the only one.")
-    ] = None,
-    profile: Annotated[bool, typer.Option("--profile", help="Also the mean day, hour by hour (UTC).")] = False,
-    week: Annotated[bool, typer.Option("--week", help="Also the mean week, hour by hour from Monday (UTC).")] = False,
-    model: Annotated[str | None, typer.Option(help="Which model, where there are several.")] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="Whose metrics, where they are of several: vllm, dynamo ...")
-    ] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Longest input the server takes (max_model_len).")] = None,
+    files: list[Path],
+    rate: str = "mean",
+    interval: float | None = None,
+    profile: bool = False,
+    week: bool = False,
+    model: str | None = None,
+    engine: str | None = None,
+    max_tokens: int | None = None,
     out: OutFile = STDOUT,
 ) -> None:
     """Make the workload of a scenario from the Prometheus metrics of vLLM, SGLang, TensorRT-LLM or Dynamo.
@@ -370,18 +329,12 @@ def import_metrics(
 
 
 def import_prices(
-    file: Annotated[
-        Path, typer.Argument(help="vms.csv of SkyPilot, a table with sku and usd_per_gpu_hour, or a bill.")
-    ],
-    provider: Annotated[str | None, typer.Option(help="Whose catalog it is (default: the folder it lies in).")] = None,
-    day: Annotated[
-        str | None, typer.Option("--date", help="Day of the prices, YYYY-MM-DD (default: that of the file).")
-    ] = None,
-    source: Annotated[str | None, typer.Option(help="Where they come from: a URL, or a contract.")] = None,
-    region: Annotated[str | None, typer.Option(help="Only prices of this region.")] = None,
-    csv_file: Annotated[
-        str | None, typer.Option("--csv", metavar="FILE", help="Write all prices as a table the planner reads.")
-    ] = None,
+    file: Path,
+    provider: str | None = None,
+    day: str | None = None,
+    source: str | None = None,
+    region: str | None = None,
+    csv_file: str | None = None,
     out: OutFile = STDOUT,
 ) -> None:
     """Make the prices of a scenario from a price list.

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -25,7 +25,6 @@ from planner.cli.base import (
     shown_text,
     takes,
 )
-from planner.cli.completion import complete_llm, complete_scenario, complete_setting
 from planner.cli.quickstart import say_guesses
 from planner.core import InputError, UnknownNameError, one_line, plain, write_texts
 
@@ -49,39 +48,17 @@ FILE_HEADING = "==> {} <=="
 @takes(CommonOptions)
 def plan(
     options: CommonOptions,
-    scenario: Annotated[
-        str | None,
-        typer.Argument(help="Name or YAML file of a scenario; none with --llm.", autocompletion=complete_scenario),
-    ] = None,
-    llm: Annotated[
-        str | None, typer.Option(help="Plan this model without a scenario.", autocompletion=complete_llm)
-    ] = None,
-    rate: Annotated[
-        str | None, typer.Option(help="With --llm: 20 (requests/s), '300 concurrent users', '3 billion tokens a day'.")
-    ] = None,
-    lengths: Annotated[str | None, typer.Option(help="With --llm: tokens as IN/OUT, a preset, or a trace.")] = None,
-    targets: Annotated[
-        str | None, typer.Option(help="With --llm: 1/50 (p99 TTFT in s / p99 TPOT in ms), or instant, chat ...")
-    ] = None,
-    gpus: Annotated[
-        str | None, typer.Option(metavar="SKU,...", help="With --llm (default: all with a price and measurements).")
-    ] = None,
-    details: Annotated[bool, typer.Option("--details", help="Print everything the plan says.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer on one line.")] = False,
-    fleet: Annotated[
-        str | None,
-        typer.Option(metavar="POOLS", help="Take this fleet, e.g. '12 x h100-sxm TP4', and search none."),
-    ] = None,
-    lp_file: Annotated[
-        str | None,
-        typer.Option("--lp", metavar="FILE", help="Write the integer program to FILE.lp or FILE.mps; - for stdout."),
-    ] = None,
-    xlsx_file: Annotated[
-        str | None,
-        typer.Option(
-            "--xlsx", metavar="FILE", help="Write an Excel workbook; costs are formulas of GPUs x price x hours."
-        ),
-    ] = None,
+    scenario: str | None = None,
+    llm: str | None = None,
+    rate: str | None = None,
+    lengths: str | None = None,
+    targets: str | None = None,
+    gpus: str | None = None,
+    details: bool = False,
+    quiet: bool = False,
+    fleet: str | None = None,
+    lp_file: str | None = None,
+    xlsx_file: str | None = None,
 ) -> None:
     """Plan the best fleet that meets the targets of a scenario.
 
@@ -249,14 +226,9 @@ def _seen_from(place: Path, folder: Path) -> str:
 def explain(
     options: CommonOptions,
     subject: PlanOrScenario,
-    only: Annotated[
-        str | None, typer.Option(metavar="Q,Q,...", help="Questions to answer, separated by commas; `all` for all.")
-    ] = None,
-    max_solves: Annotated[int, typer.Option(help="Most plans to make; what is left out is named.")] = MAX_SOLVES,
-    api_price: Annotated[
-        str | None,
-        typer.Option(metavar="IN/OUT", help="USD per million tokens, IN/OUT or IN/CACHED/OUT; else those listed."),
-    ] = None,
+    only: str | None = None,
+    max_solves: int = MAX_SOLVES,
+    api_price: str | None = None,
 ) -> None:
     """Explain a plan by making it again under other conditions.
 
@@ -366,23 +338,12 @@ def what_if(options: CommonOptions, subject: PlanOrScenario) -> None:
 def sweep(
     options: CommonOptions,
     subject: PlanOrScenario,
-    over: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=V,V,...", help="Values of a field, as YAML. Repeatable.", autocompletion=complete_setting
-        ),
-    ] = None,
-    csv_file: Annotated[
-        str | None, typer.Option("--csv", metavar="FILE", help="Write one row per point to FILE; - for stdout.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; default: one per CPU.")] = None,
-    resume: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Keep finished points in FILE, and take those in it.")
-    ] = None,
-    simulate: Annotated[bool, typer.Option("--simulate", help="Judge every fleet by simulation too.")] = False,
-    alternatives: Annotated[
-        bool, typer.Option("--alternatives", help="Also the best fleet of each SKU, mode and engine.")
-    ] = False,
+    over: list[str] | None = None,
+    csv_file: str | None = None,
+    workers: int | None = None,
+    resume: str | None = None,
+    simulate: bool = False,
+    alternatives: bool = False,
 ) -> None:
     """Plan a scenario at every combination of some values.
 
@@ -459,15 +420,11 @@ def _points(texts: Iterable[str]) -> dict[str, list[Any]]:
 @takes(CommonOptions, without=("json_file", "md_file"))
 def export(
     options: CommonOptions,
-    subject: Annotated[
-        str | None, typer.Argument(metavar="PLAN", help="plan.json of `planner plan --json`, or a scenario.")
-    ] = None,
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="TARGET", help="What runs the fleet; --list names all.")
-    ] = None,
-    out: Annotated[str | None, typer.Option("--out", metavar="FOLDER", help="Write the files there.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
-    list_targets: Annotated[bool, typer.Option("--list", help="List the targets and exit.")] = False,
+    subject: str | None = None,
+    to: str | None = None,
+    out: str | None = None,
+    force: bool = False,
+    list_targets: bool = False,
 ) -> None:
     """Write the files that start a planned fleet.
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from planner.cli.base import INFEASIBLE, JsonFile, check_outputs, check_picture, deliver, sku_called, takes
-from planner.cli.completion import complete_llm, complete_sku
+from planner.cli.completion import complete_llm
 from planner.core import InputError, Report, json_text
 
 Model = Annotated[str, typer.Argument(help="Preset id, config.json or its folder.", autocompletion=complete_llm)]
@@ -21,12 +21,10 @@ Model = Annotated[str, typer.Argument(help="Preset id, config.json or its folder
 class QuickOptions:
     """Requests and formats of a quick calculator, one field for each option."""
 
-    lengths: Annotated[str, typer.Option(metavar="IN/OUT", help="Tokens of a request.")] = "1024/1024"
-    precision: Annotated[str | None, typer.Option(metavar="DTYPE", help="Format of the weights (default: own).")] = None
-    kv_cache: Annotated[str | None, typer.Option("--kv", metavar="DTYPE", help="Of the KV cache (default: own).")] = (
-        None
-    )
-    engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm"
+    lengths: str = "1024/1024"
+    precision: str | None = None
+    kv_cache: str | None = None
+    engine: str = "vllm"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -40,14 +38,9 @@ class QuickOptions:
 
 def fit(
     llm: Model,
-    gpu: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SKU", help="Only this GPU, at every degree. Repeatable.", autocompletion=complete_sku),
-    ] = None,
-    context: Annotated[
-        int | None, typer.Option(min=1, metavar="TOKENS", help="Of a request, input and output (default: 8192).")
-    ] = None,
-    engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm",
+    gpu: list[str] | None = None,
+    context: int | None = None,
+    engine: str = "vllm",
     json_file: JsonFile = None,
 ) -> None:
     """Say on which GPUs a model fits: formats and degrees side by side, and requests that fit at once.
@@ -81,12 +74,12 @@ def fit(
 def box(
     options: QuickOptions,
     llm: Model,
-    gpu: Annotated[str, typer.Option(metavar="SKU", help="Its GPU.", autocompletion=complete_sku)] = "h100-sxm",
-    gpus: Annotated[int, typer.Option(help="Its GPUs; replicas fill it.")] = 8,
-    tp: Annotated[int | None, typer.Option(help="GPUs of a replica (default: what gives most tokens).")] = None,
-    users: Annotated[int, typer.Option(min=1, help="Who wait for an answer at any time.")] = 64,
-    tpot: Annotated[float | None, typer.Option(metavar="MS", help="Also: most users within this mean TPOT.")] = None,
-    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Throughput against interactivity, as HTML.")] = None,
+    gpu: str = "h100-sxm",
+    gpus: int = 8,
+    tp: int | None = None,
+    users: int = 64,
+    tpot: float | None = None,
+    plot: str | None = None,
     json_file: JsonFile = None,
 ) -> None:
     """Say what one server gives: tokens/s in all, per GPU and per user, TTFT and TPOT, at 1 to 256 users.

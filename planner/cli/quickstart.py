@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from planner.cli.base import STDOUT, check_outputs, write
-from planner.cli.completion import complete_llm
 from planner.core import InputError, one_line, shorten
 
 if TYPE_CHECKING:
@@ -21,19 +20,14 @@ FILE = "my-case.yaml"
 
 
 def quickstart(
-    llm: Annotated[str | None, typer.Option(help="The model.", autocompletion=complete_llm)] = None,
-    traffic: Annotated[str | None, typer.Option(help="20 (requests/s), 1500000/day, or '50000 users'.")] = None,
-    lengths: Annotated[str | None, typer.Option(help="Tokens as IN/OUT, a preset, or a trace (CSV).")] = None,
-    targets: Annotated[
-        str | None,
-        typer.Option(metavar="S/MS", help="p99 TTFT in s / p99 TPOT in ms, in words, or the name of a use."),
-    ] = None,
-    gpus: Annotated[
-        str | None, typer.Option(metavar="SKU,...[@PROVIDER]", help="GPUs to choose from, and who sells them.")
-    ] = None,
-    defaults: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: take the default of the rest.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
-    out: Annotated[str, typer.Option("--out", metavar="FILE", help="Where to write it; - for stdout.")] = FILE,
+    llm: str | None = None,
+    traffic: str | None = None,
+    lengths: str | None = None,
+    targets: str | None = None,
+    gpus: str | None = None,
+    defaults: bool = False,
+    force: bool = False,
+    out: str = FILE,
 ) -> None:
     """Ask five questions and write a commented scenario that plans.
 

@@ -7,9 +7,7 @@ import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from planner.cli.base import (
     STDOUT,
@@ -34,32 +32,16 @@ if TYPE_CHECKING:
 @takes(CommonOptions, without=("assignments",))
 def check(
     options: CommonOptions,
-    plan: Annotated[str, typer.Argument(metavar="PLAN", help="plan.json of `planner plan --json`.")],
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="METRICS...",
-            help="Answers of Prometheus (JSON), one or two scrapes of /metrics, or a folder; none with --log.",
-        ),
-    ] = None,
-    interval: Annotated[
-        float | None, typer.Option(help="Seconds between two scrapes, or from the server's start to the only one.")
-    ] = None,
-    service: Annotated[str | None, typer.Option(help="Which model of the plan; default: all of them.")] = None,
-    model: Annotated[str | None, typer.Option(help="Which model of the metrics, where there are several.")] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="vllm, sglang, tensorrt-llm or dynamo, where there are metrics of several.")
-    ] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Longest input the server takes (max_model_len).")] = None,
-    recalibrate: Annotated[
-        bool, typer.Option("--recalibrate", help="Plan again with the traffic and the step times as measured.")
-    ] = False,
-    log: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Start-up log of a server: its memory beside the plan's.")
-    ] = None,
-    write_costs: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write engine costs with the memory that --log shows.")
-    ] = None,
+    plan: str,
+    files: list[Path] | None = None,
+    interval: float | None = None,
+    service: str | None = None,
+    model: str | None = None,
+    engine: str | None = None,
+    max_tokens: int | None = None,
+    recalibrate: bool = False,
+    log: str | None = None,
+    write_costs: str | None = None,
 ) -> None:
     """Compare what a running fleet measures with its plan.
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -20,7 +20,6 @@ from planner.cli.base import (
     sku_called,
     takes,
 )
-from planner.cli.completion import complete_llm, complete_sku
 from planner.core import InputError, json_text
 
 if TYPE_CHECKING:
@@ -31,44 +30,30 @@ if TYPE_CHECKING:
 class ServerOptions:
     """A server that starts as `planner.memory` takes it, one field for each option."""
 
-    tp: Annotated[int | None, typer.Option(help="GPUs that layers are split over (default: 1).")] = None
-    pp: Annotated[int | None, typer.Option(help="Pipeline stages (default: 1).")] = None
-    dp: Annotated[int | None, typer.Option(help="Attention ranks (default: 1).")] = None
-    ep: Annotated[int | None, typer.Option(help="Groups of experts (default: 1).")] = None
-    precision: Annotated[
-        str | None, typer.Option(metavar="DTYPE", help="Format of the weights: fp8, nvfp4, int4 ... (default: own).")
-    ] = None
-    kv_cache: Annotated[
-        str | None, typer.Option("--kv", metavar="DTYPE", help="Format of the KV cache (default: own).")
-    ] = None
-    engine: Annotated[str | None, typer.Option(help="Engine profile (default: vllm).")] = None
-    engine_version: Annotated[str | None, typer.Option(metavar="N", help="Its release (default: the newest).")] = None
-    memory_fraction: Annotated[
-        float | None, typer.Option(help="vLLM's gpu_memory_utilization, SGLang's mem_fraction_static ...")
-    ] = None
-    max_request_tokens: Annotated[
-        int | None, typer.Option(help="Longest request; vLLM's max_model_len (default: the model's context).")
-    ] = None
-    max_running_requests: Annotated[
-        int | None, typer.Option(help="Batch limit; vLLM's max_num_seqs (default: the engine's).")
-    ] = None
-    max_batched_tokens: Annotated[
-        int | None, typer.Option(help="Chunk budget; vLLM's max_num_batched_tokens (default: the engine's).")
-    ] = None
-    eager: Annotated[bool | None, typer.Option("--eager/--no-eager", help="No captured graphs.")] = None
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    ep: int | None = None
+    precision: str | None = None
+    kv_cache: str | None = None
+    engine: str | None = None
+    engine_version: str | None = None
+    memory_fraction: float | None = None
+    max_request_tokens: int | None = None
+    max_running_requests: int | None = None
+    max_batched_tokens: int | None = None
+    eager: bool | None = None
 
 
 @takes(ServerOptions)
 def memory(
     options: ServerOptions,
-    llm: Annotated[str, typer.Argument(help="Preset id, config.json or its folder.", autocompletion=complete_llm)],
-    gpu: Annotated[str, typer.Option(metavar="SKU", help="GPU of the server.", autocompletion=complete_sku)],
-    at_tokens: Annotated[int | None, typer.Option(help="Length at which the largest batch is asked for.")] = None,
-    formats: Annotated[bool, typer.Option("--formats", help="Every checkpoint there is, side by side.")] = False,
-    log: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Start-up log of the engine: predicted beside measured.")
-    ] = None,
-    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Picture of one GPU's memory, as HTML.")] = None,
+    llm: str,
+    gpu: str,
+    at_tokens: int | None = None,
+    formats: bool = False,
+    log: str | None = None,
+    plot: str | None = None,
     engine_costs: CostsFile = None,
     json_file: JsonFile = None,
 ) -> None:

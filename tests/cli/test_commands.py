@@ -363,6 +363,12 @@ def test_version_and_bare_command() -> None:
     assert all(f"\n  {command} " in bare.stdout for command in COMMANDS)
 
 
+def test_every_option_says_what_it_is_for() -> None:
+    """One without its row in `command_options.csv` would have no help."""
+    commands = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
+    assert not [(command.name, option.name) for command in commands for option in command.params if not option.help]
+
+
 def _examples() -> list[list[str]]:
     """Every line of every help text that starts with the command's name, without its explanation."""
     helps = [re.sub(r"\n {8,}(?=-)", " ", run(command, "--help").stdout) for command in COMMANDS]  # one line each
