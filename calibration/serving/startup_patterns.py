@@ -55,18 +55,14 @@ class _Rule(NamedTuple):
     pattern: re.Pattern[str]
 
 
-def _number_named(name: re.Match[str]) -> str:
-    """A group of that name which holds a number, in place of ``<name>``."""
-    return f"(?P{name.group()}{NUMBER})"
-
-
 def _rules(kind: str) -> tuple[_Rule, ...]:
-    """The lines of a kind."""
-    return tuple(
-        _Rule(row["engine"], row["marker"], re.compile(_NAMED.sub(_number_named, row["pattern"])))
-        for row in preset_rows("start_lines.csv")
-        if row["kind"] == kind
-    )
+    """The lines of a kind; ``<name>`` in a pattern is a group of that name which holds a number."""
+    rules = []
+    for row in preset_rows("start_lines.csv"):
+        if row["kind"] == kind:
+            pattern = _NAMED.sub(lambda name: f"(?P{name.group()}{NUMBER})", row["pattern"])
+            rules.append(_Rule(row["engine"], row["marker"], re.compile(pattern)))
+    return tuple(rules)
 
 
 _KEPT = {
