@@ -118,6 +118,7 @@ def export_regions(found: RegionsPlan, target: str) -> dict[str, str]:
         for name, text in export_files(fleet.plan, target).items()
     }
     if target == observability.NAME:
-        plans = {name: fleet.plan for name, fleet in zip(names, found.fleets, strict=True)}
-        files[observability.DASHBOARD_NAME] = observability.dashboard_of_regions(found.request.name, plans)
+        plans = [(fleet.plan, name) for name, fleet in zip(names, found.fleets, strict=True)]
+        watched = [one for each in plans for one in observability.watched_of(*each)]
+        files[observability.DASHBOARD_NAME] = observability.dashboard(found.request.name, watched)
     return {**files, **route_files(found, names)}

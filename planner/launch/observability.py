@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -155,7 +155,7 @@ def files(plan: Plan) -> dict[str, str]:
     Raises:
         UnsupportedFeatureError: an engine has no documented metrics.
     """
-    specs, watched = launch_specs(plan), _watched(plan)
+    specs, watched = launch_specs(plan), watched_of(plan)
     rule = _rules(f"llm-{slug(plan.request.name)}", watched)
     facts = {
         "label": POOL,
@@ -175,7 +175,8 @@ def files(plan: Plan) -> dict[str, str]:
     }
 
 
-def _watched(plan: Plan, region: str = "") -> list[Watched]:
+def watched_of(plan: Plan, region: str = "") -> list[Watched]:
+    """The deployments of a plan; where several regions are watched together, with the label of its series."""
     return [
         Watched(pools, plan.deployments[pools[0].deployment], region=region)
         for pools in deployments(launch_specs(plan))
@@ -233,11 +234,6 @@ def dashboard(name: str, watched: Iterable[Watched]) -> str:
     """A dashboard of a fleet as JSON: for each deployment a row of panels, measured beside planned."""
     (found,) = objects_of("dashboard.yaml.j2", name=name, rows=[(one, _panels(one)) for one in watched])
     return json.dumps(found, indent=1) + "\n"
-
-
-def dashboard_of_regions(name: str, plans: Mapping[str, Plan]) -> str:
-    """A dashboard of fleets in several regions, by what a region's series are labelled: for each a row of panels."""
-    return dashboard(name, [one for region, plan in plans.items() for one in _watched(plan, region)])
 
 
 def _panels(one: Watched) -> list[tuple[str, dict[str, str], str]]:
