@@ -1,8 +1,9 @@
 # The web app and the planner command. Build: docker build --tag llm-capacity-planner .
 # Run: docker run --rm --publish 127.0.0.1:8501:8501 --read-only --tmpfs /tmp llm-capacity-planner
 
-# To build on one image for good, name its digest: --build-arg PYTHON=python:3.13-slim-bookworm@sha256:...
-ARG PYTHON=python:3.13-slim-bookworm
+# The digest of 3.13.15-slim-bookworm, on which ten public builds of September 2026 and later agree (one of them:
+# github.com/matbalez/science-ladder, tools/proof/build.py). Another image: --build-arg PYTHON=...
+ARG PYTHON=python:3.13-slim-bookworm@sha256:ed86c82274b3c69b52fb5820f358f0bd7df0b603332063cb5c6e32bd220c3e6e
 
 FROM ${PYTHON} AS build
 WORKDIR /source

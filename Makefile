@@ -64,7 +64,7 @@ wheel: $(VENV)/runtime.stamp
 	$(BIN)/python -m pip --disable-pip-version-check wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
 	@ls dist/*.whl
 
-sbom: $(VENV)/created.stamp
+sbom: $(VENV)/app.stamp
 	$(BIN)/python -m docs.sbom sbom.json
 
 clean:

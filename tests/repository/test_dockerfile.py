@@ -48,7 +48,7 @@ COPIED = [name for rest in _all("COPY") if not rest.startswith("--from") for nam
 
 def test_bases_are_slim_pinned_and_of_a_python_the_project_supports() -> None:
     assert {rest.split()[0] for rest in _all("FROM")} == {"${PYTHON}"}  # what was built on one runs on the same
-    version = re.fullmatch(r"PYTHON=python:(3\.\d+)-slim-[a-z]+(@sha256:[0-9a-f]{64})?", _all("ARG")[0])
+    version = re.fullmatch(r"PYTHON=python:(3\.\d+)-slim-[a-z]+@sha256:[0-9a-f]{64}", _all("ARG")[0])
     assert version is not None
     assert f"Programming Language :: Python :: {version[1]}" in PROJECT["project"]["classifiers"]
 
@@ -80,19 +80,21 @@ def test_everything_is_installed_by_hash_and_from_the_wheel() -> None:
     assert "--no-deps /wheels/*.whl" in wheel and all("--no-cache-dir" in part for part in installs)
 
 
-def test_the_list_of_what_it_holds_has_every_package_with_its_digests() -> None:
+def test_the_list_of_what_it_holds_has_its_base_and_every_package_with_digests_and_licence() -> None:
     """Pins are those of constraints.txt, and cover what the extra `app` brings; the list is the same whenever made."""
     listed = sbom.document()
-    pins = {str(each["purl"]).removeprefix("pkg:pypi/") for each in listed["components"]}
+    base, *packages = listed["components"]
+    assert _all("ARG")[0] == f"PYTHON={base['name']}:{base['version']}@sha256:{base['hashes'][0]['content']}"
+    pins = {str(each["purl"]).removeprefix("pkg:pypi/") for each in packages}
     constrained = re.findall(r"^[A-Za-z][\w.-]*==\S+", (ROOT / "constraints.txt").read_text(), re.M)
     assert pins <= {re.sub(r"[-_.]+(?=.*@)", "-", pin.replace("==", "@")).lower() for pin in constrained}
     needed = [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["app"]]
     needed += PROJECT["build-system"]["requires"]
     names = {pin.partition("@")[0] for pin in pins}
     assert {re.split(r"[<>=]", each)[0].replace("_", "-").lower() for each in needed} <= names
-    for each in listed["components"]:
+    for each in packages:
         (files,) = each["externalReferences"]
-        assert files["hashes"] and {digest["alg"] for digest in files["hashes"]} == {"SHA-256"}
+        assert each["licenses"] and files["hashes"] and {digest["alg"] for digest in files["hashes"]} == {"SHA-256"}
     assert listed == sbom.document() and listed["metadata"]["component"]["name"] == PROJECT["project"]["name"]
 
 
