@@ -199,14 +199,19 @@ def csv_text(columns: Sequence[object], rows: Iterable[Sequence[object]]) -> str
 
 
 def safe_cell(cell: object) -> object:
-    """A cell as it is, unless it is text that starts like a formula and is no number.
+    """A cell as it is, unless it is text that starts like a formula and is no number, or goes on like one where some
+    country's spreadsheet begins another cell: behind a semicolon, a tab or the end of a line.
 
     A bare carriage return, which some readers take for the end of a row and `csv` may leave unquoted, becomes a line
     feed, which is always quoted.
     """
-    if not isinstance(cell, str) or _NUMBER.fullmatch(cell):
+    if not isinstance(cell, str):
         return cell
-    start = one_line(unicodedata.normalize("NFKC", cell)).lstrip()
-    risky = start.startswith(_FORMULA_STARTS) or cell.startswith(("\t", "\r", "\n"))
-    text = cell.replace("\r\n", "\n").replace("\r", "\n")
-    return f"'{text}" if risky else text
+    text = re.sub("\r\n?", "\n", cell)
+    parts = [f"'{part}" if _starts_formula(part) else part for part in re.split(r"(?<=[;\t\n])", text)]
+    return "'" * text.startswith(("\t", "\n")) + "".join(parts)
+
+
+def _starts_formula(text: str) -> bool:
+    start = one_line(unicodedata.normalize("NFKC", text)).strip()
+    return start.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(text.strip("; \t\n"))
