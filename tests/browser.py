@@ -7,8 +7,10 @@ selenium and the extra `app`.
 from __future__ import annotations
 
 import base64
+import ctypes
 import io
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -79,7 +81,7 @@ def app_server(**limits: float) -> Iterator[str]:
     environment = {name: text for name, text in os.environ.items() if not name.startswith(VARIABLE)}
     environment |= {f"{VARIABLE}{name}": str(limit) for name, limit in limits.items()}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    server = subprocess.Popen(command, cwd=ROOT, env=environment, **quiet)
+    server = subprocess.Popen(command, cwd=ROOT, env=environment, preexec_fn=_end_with_us, **quiet)  # noqa: PLW1509
     try:
         wait_for(lambda: is_up(f"http://127.0.0.1:{port}/_stcore/health") or server.poll() is not None, "the server")
         assert server.poll() is None, "the server ended at once"
@@ -87,6 +89,11 @@ def app_server(**limits: float) -> Iterator[str]:
     finally:
         server.terminate()
         server.wait(timeout=20)
+
+
+def _end_with_us() -> None:
+    """Before a process starts: it is killed once we have ended, however that comes (PR_SET_PDEATHSIG of Linux)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def is_up(address: str) -> bool:

@@ -85,7 +85,7 @@ def is_ours(path: Path) -> bool:
 
 
 def _asked(statement: str, *values: object) -> Any:  # noqa: ANN401 - a row of two or nothing
-    """The first row that a statement finds. A file that is no library is thrown away."""
+    """The first row that a statement finds. A file that is no library, or another, is thrown away."""
     path = folder() / FILE
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -97,11 +97,10 @@ def _asked(statement: str, *values: object) -> Any:  # noqa: ANN401 - a row of t
             library.execute("pragma synchronous = off")  # what a crash tears is found by its digest
             library.execute("create table if not exists code (key text primary key, digest blob, content blob)")
             return library.execute(statement, values).fetchone()
-    except sqlite3.OperationalError:  # it may not be written, or is busy
-        return None
-    except sqlite3.DatabaseError:
-        path.unlink(missing_ok=True)
-        return None
+    except sqlite3.DatabaseError as error:
+        if not isinstance(error, sqlite3.OperationalError) or error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
+            path.unlink(missing_ok=True)
+        return None  # of other errors it may not be written, or is busy
     except OSError:
         return None
 

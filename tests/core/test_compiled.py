@@ -96,7 +96,8 @@ def test_kept_code_that_is_damaged_is_made_again_once(
     cuts = [whole[:length] for length in (0, 40, 4_096, len(whole) // 2, len(whole) - 1)]
     places = np.random.default_rng(5).integers(0, len(whole), 30)
     flips = [whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :] for place in places]
-    for damaged in (*cuts, *flips, b"\x80\x04N.", whole.replace(b"CREATE", b"CREATX")):
+    words = [whole.replace(b"CREATE", b"CREATX"), whole.replace(b"content", b"contenu")]
+    for damaged in (*cuts, *flips, *words, b"\x80\x04N."):
         kept.write_bytes(damaged)
         compiles_anew(tmp_path, monkeypatch)
         assert not compiles_anew(tmp_path, monkeypatch)
