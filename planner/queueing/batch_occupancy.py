@@ -260,6 +260,8 @@ def mean_wait_when_blocked_s(rate_per_s: float, largest_rate_per_s: float, arriv
 
     >>> round(mean_wait_when_blocked_s(8.0, 10.0, 1.0, SlotWork(4, 1.0)), 9)  # M/M/c: 1 / (c mu - lambda)
     0.5
+    >>> round(mean_wait_when_blocked_s(8.0, 10.0, 1.0, SlotWork(64, 1.0, 0.5)), 9)  # (1 + 1.5) / 2 / (c mu - lambda)
+    0.625
     """
     load = min(max(rate_per_s / largest_rate_per_s, LEAST_SPARE), 1.0 - LEAST_SPARE)
     excess = (work.holding_scv - 1.0) / 2.0

@@ -399,7 +399,11 @@ def _arrived_and_left(backlog: Backlog, view: ArrivalView, lengths: CondensedLen
 def _binomial(windows: FloatArray, scv: float) -> tuple[FloatArray, FloatArray]:
     """Trials and chance of a binomial number of prompts in windows before an arrival, each shape (n,).
 
-    It has the renewal process's mean and (to whole trials) variance.
+    It has the renewal process's mean and (to whole trials) variance: in long windows, SCV times the number that come.
+
+    >>> (trials,), (chance,) = _binomial(np.array([400.0]), 0.25)
+    >>> round(float(trials * chance)), round(float(trials * chance * (1.0 - chance)), -1)
+    (400, 100.0)
     """
     mean, variance = count_moments(windows, scv)
     trials = np.maximum(np.ceil(mean**2 / np.maximum(mean - variance, SMALLEST_WEIGHT) - SMALLEST_WEIGHT), 1.0)

@@ -90,6 +90,8 @@ def recomputed_tokens(lengths: TokenLengths, kept_free: float, prompt_load: floa
 
     >>> recomputed_tokens(TokenLengths.constant(100, 61), 0.0, 0.0)
     60.0
+    >>> recomputed_tokens(TokenLengths.constant(100, 3), 1.0, 0.0)  # 2 / (1 + 2 / 2)
+    1.0
     """
     gaps = lengths.mean_output - 1.0
     if gaps <= 0.0:

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.special import ndtri
 
 from planner.queueing import (
@@ -120,6 +121,21 @@ class TestClosedForms:
             assert shortest_queue_wait_distribution(work(1.0), load, 2).mean_s == pytest.approx(
                 _shortest_of_two(load), rel=0.03
             )
+
+    @pytest.mark.parametrize("servers", [4, 8])
+    @pytest.mark.parametrize("load", [0.5, 0.8])
+    def test_in_turn_is_the_queue_of_erlang_arrivals(self, load: float, servers: int) -> None:
+        # E_c/M/1 waits s / (1 - s), s = (c rho / (c rho + 1 - s))^c (Kleinrock 1975, ch. 6).
+        s = brentq(lambda s: s - (servers * load / (servers * load + 1.0 - s)) ** servers, 0.0, 1.0 - 1e-9)
+        assert round_robin_wait_distribution(work(1.0), load, servers).mean_s == pytest.approx(s / (1.0 - s), rel=0.08)
+
+    @pytest.mark.parametrize("router", ROUTERS)
+    def test_nobody_waits_where_nobody_comes(self, router: str) -> None:
+        assert ROUTERS[router](work(1.0), 0.0, 4).mean_s == 0.0
+
+    def test_many_servers_scatter_a_burst(self) -> None:
+        alone, bursts = (two_choices_wait_distribution(work(1.0), 0.8, 1000, scv).mean_s for scv in (1.0, 4.0))
+        assert bursts == pytest.approx(alone, rel=0.01)
 
     def test_the_pool_is_m_m_c(self) -> None:
         distribution = pooled_wait_distribution(work(1.0), 0.8, 4)

@@ -166,7 +166,8 @@ class TestClassicalQueues:
         distribution = running_distribution(counts, np.full(200, 0.01), 5000.0, 1.0)
         poisson_distribution = np.exp(counts * np.log(50.0) - 50.0 - np.cumsum(np.log(np.maximum(counts, 1.0))))
         assert distribution.probabilities == pytest.approx(poisson_distribution, abs=1e-12)
-        latency = decode_pool(flat(0.01), poisson(50.0), TokenLengths.constant(10, 101))
+        server = BatchServer(lambda n, p: 0.01 + 0.001 * p + 0.0 * n, 1e5, 1e5)  # prompts would cost: there are none
+        latency = decode_pool(server, poisson(50.0), TokenLengths.constant(10, 101))
         assert latency.mean_running == pytest.approx(50.0, rel=1e-6)
         assert latency.tpot.quantile_s(0.99) == pytest.approx(0.01)
         assert latency.ttft.mean_s == pytest.approx(0.005, rel=0.01)  # half a step
