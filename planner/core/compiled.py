@@ -7,7 +7,7 @@ each function once, whichever checkout asks. ``NUMBA_DISABLE_JIT=1`` runs the so
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, partial, update_wrapper
 from hashlib import sha256
 from pathlib import Path
 from types import FunctionType
@@ -29,6 +29,7 @@ class Compiled(Generic[P, T]):
     """
 
     def __init__(self, source: Callable[P, T], *, makes_arrays: bool = False) -> None:
+        update_wrapper(self, source)  # its examples are found and run
         self.source = source
         self.makes_arrays = makes_arrays
         self._machine_code: Callable[..., Any] | None = None

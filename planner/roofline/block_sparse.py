@@ -118,6 +118,10 @@ def block_prefill_s(row: Constants, _table: FloatArray, chunks: float, new: floa
     >>> heads, gpu = BlockHeads(16.0, 1.0, 128.0, 2.0, 2048.0, 1.0, 128.0), GpuPeaks(1e15, 4e12, 132.0)
     >>> f"{block_prefill_s(1.0, 1.0, 4095.0, heads, form, gpu) * 1e6:.3f}"  # 8.2 kFLOP x 2048 / 2.5e14, memory, scores
     '0.598'
+    >>> dearer = BlockPrefillForm(0.0, 0.25, 0.5, 0.5, 2048.0, 0.0, order=1.0)  # each query 2048 keys more
+    >>> bare, dear = (block_prefill_s(1.0, 2.0, 4094.0, heads, each, gpu) for each in (form, dearer))
+    >>> f"{(dear - bare) * 1e6:.3f}"  # 8.2 kFLOP x 2048 x 2 / 2.5e14
+    '0.134'
     """
     chosen = pairs_of(new, past, row.top_k) + row.row_tokens * new
     pair_s = 4.0 * row.filled_heads * row.head_dim / (row.compute_efficiency * row.flops_per_s)

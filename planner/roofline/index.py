@@ -133,7 +133,7 @@ def selecting_rows(_constants: None, _table: FloatArray, new: float, past: float
     Returns:
         Number of such tokens, shape of `new`.
 
-    >>> selecting_rows(4.0, 0.0, 2.0)  # the third and the fourth, which see 3 and 4 keys
+    >>> float(selecting_rows(4.0, 0.0, 2.0))  # the third and the fourth, which see 3 and 4 keys
     2.0
     """
     return past + new - max(past, min(top_k, past + new))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib
 import os
 import pickle
@@ -18,6 +19,7 @@ from numba import config
 from numba.core.errors import TypingError
 
 from planner.core import kept_code
+from planner.roofline import arithmetic
 
 MODULE = """
 from planner.core import compiled
@@ -113,6 +115,11 @@ def test_kept_code_of_before_a_change_of_what_is_called_is_left_alone(
     (tmp_path / "parts.py").write_text(MODULE.replace("/ 2.0", "/ 4.0"))
     os.utime(tmp_path / "parts.py", (2e9, 2e9))  # Python tells its own kept code by the second
     assert answer_here(tmp_path, monkeypatch) == "0.09375"
+
+
+def test_examples_of_compiled_functions_are_found() -> None:
+    found = doctest.DocTestFinder().find(arithmetic)
+    assert "planner.roofline.arithmetic.p_norm" in {one.name for one in found if one.examples}
 
 
 class Intruder:

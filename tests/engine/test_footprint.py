@@ -18,6 +18,7 @@ from planner.engine import (
 )
 from planner.engine.footprint import (
     START_PROBABILITY,
+    stage_memory,
     start_probability,
     sure_room_tokens,
 )
@@ -112,6 +113,7 @@ class TestStages:
     def test_stages_hold_a_share_of_the_cache(self, pp: int) -> None:
         staged = replica("llama-3.1-70b", precision=FP8, parallelism=Parallelism(pp=pp))
         assert memory_footprint(staged).kv_bytes_per_token == pytest.approx(163_840 / pp)
+        assert {stage.sequence_bytes for stage in stage_memory(staged)} == {0.0}
 
     @pytest.mark.parametrize("model", MODELS)
     @pytest.mark.parametrize("pp", [1, 2, 3, 8])
