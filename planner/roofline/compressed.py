@@ -158,6 +158,12 @@ def compressed_prompts_s(
 
     Returns:
         Duration, shape of `chunks` [s].
+
+    >>> form, gpu = CompressedForm(0.0, 0.5, 0.5, row_keys=0.0), GpuPeaks(1e15, 4e12, 132.0)
+    >>> shape = CompressedHeads(64.0, 512.0, 584.0, 128.0, 4.0, 2048.0)
+    >>> bare, read = (compressed_prompts_s(1.0, 1.0, 8192.0, cached, shape, form, gpu) for cached in (0.0, 4096.0))
+    >>> f"{(read - bare) * 1e6:.4f}"  # (128 + 4096 / 4) x 584 / 2e12
+    '0.3364'
     """
     read = min(cached, row.window)
     if row.ratio > 0.0:

@@ -83,6 +83,8 @@ def routed_load(
     >>> pairs, active = routed_load(np.array([1.0, 1000.0]), 256, 8, expert_parallel=8)
     >>> pairs.tolist(), active.round(3).tolist()  # one token: 8 experts, one of them here on average
     ([1.0, 1000.0], [1.0, 32.0])
+    >>> routed_load(np.array([1.0]), 256, 8, expert_parallel=1, skew=1.0)[1].tolist()  # of whatever popularity
+    [8.0]
     """
     held = experts + copies
     _check_group(held, experts_per_token, expert_parallel, skew)
@@ -133,6 +135,10 @@ def _skewed_counts(uniform: FloatArray, total: float, most: float, skew: float, 
     ``(low^(1-a) + u (high^(1-a) - low^(1-a)))^(1/(1-a))``, and for a = 1 ``low (high / low)^u``. What rounding
     leaves over goes to the most popular experts, what it lacks comes from the least popular, and what exceeds `most`
     on one expert goes to the next popular ones.
+
+    >>> counts = _skewed_counts(np.random.default_rng(0).random((40, 16)), 100.0, 60.0, 1.0, 1.0, 50.0)
+    >>> bool((counts == np.rint(counts)).all()), set(counts.sum(axis=1).tolist())
+    (True, {100.0})
     """
     if abs(skew - 1.0) < UNIT_SKEW:
         x = low * (high / low) ** uniform

@@ -28,7 +28,7 @@ from planner.roofline import (
     chosen_prefill_s,
     step_operators,
 )
-from tests.builders import weights_bytes_per_gpu
+from tests.builders import calibrated, replica, weights_bytes_per_gpu
 
 HARDWARE = load_hardware()
 H200 = HARDWARE.skus["h200-sxm"]
@@ -187,6 +187,15 @@ def test_shared_layers_have_no_index_operators():
 
 
 # ------------------------------------------------------------------------------------------ in memory
+
+
+def test_where_no_kernel_of_it_was_timed_m3_is_as_far_from_its_roofline_as_elsewhere():
+    def far(sku: str) -> float:
+        known, bare = calibrated("minimax-m3", sku, parallelism=Parallelism(tp=8)), HARDWARE.skus[sku]
+        prompt = [], [(4096, 16_384)]
+        return step_time(known, *prompt).total_s / step_time(replica("minimax-m3", bare, tp=8), *prompt).total_s
+
+    assert far("a100-sxm-80gb") == pytest.approx(far("h200-sxm"), rel=0.2)
 
 
 def test_every_gpu_keeps_all_index_keys():

@@ -32,6 +32,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.core.compiled import Compiled
 from tests.studies.rows import write_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +40,7 @@ RESULTS = Path(__file__).with_suffix(".csv")
 SEED = 20261124
 MUTANTS = 110
 """Drawn for each package."""
-PACKAGES = ("queueing", "roofline", "supply", "optimizer")
+PACKAGES = ("queueing", "roofline", "supply", "optimizer", "engine")
 LEFT_OUT = re.compile(r"__init__|types")
 """Modules without arithmetic."""
 BESIDE = {"roofline": ("tests/engine",)}
@@ -106,11 +107,11 @@ def _functions(source: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _live(module: types.ModuleType, name: str) -> types.FunctionType | None:
-    """The function object of a qualified name, out of properties, caches and class methods."""
+    """The function object of a qualified name, out of properties, caches, class methods and compiled functions."""
     found: object = module
     for part in name.split("."):
         found = inspect.getattr_static(found, part, None)
-    for inner in ("fget", "func", "__func__"):
+    for inner in ("fget", "func", "__func__", "source"):
         found = getattr(found, inner, None) or found if not isinstance(found, types.FunctionType) else found
     found = inspect.unwrap(found) if callable(found) else found
     return found if isinstance(found, types.FunctionType) and found.__code__.co_qualname == name else None
@@ -192,6 +193,19 @@ def exchange(mutant: Mutant) -> None:
 
     compiled = compile(_mutated(mutant), module.__file__, "exec")
     function.__code__ = next(code for code in codes(compiled) if code.co_qualname == mutant.function)
+    # What is compiled of the changed module is compiled anew, and not kept.
+    made_by = importlib.import_module("planner.core.compiled")
+    digest = made_by._digest
+    made_by._digest = lambda file: b"changed" if file == module.__file__ else digest(file)
+    importlib.import_module("planner.core.kept_code").keep_content = lambda key, content: None
+
+
+def _codes_of(outer: Compiled[..., object]) -> Iterator[types.CodeType]:
+    """Of a compiled function and, recursively, those that it calls."""
+    yield outer.source.__code__
+    for inner in outer._names.values():
+        if isinstance(inner, Compiled):
+            yield from _codes_of(inner)
 
 
 # --- tests ------------------------------------------------------------------------------------------------------------
@@ -269,6 +283,14 @@ class Study:
             folder = ROOT / "planner" / self.package
             cover = coverage.Coverage(data_file=None, include=[f"{folder}/*"], config_file=False)
             seconds = {}
+            called: dict[Compiled[..., object], set[str]] = {}
+            call = Compiled.__call__
+
+            def noted(self: Compiled[..., object], *args: object, **kwargs: object) -> object:
+                called.setdefault(self, set()).add(os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0])
+                return call(self, *args, **kwargs)
+
+            Compiled.__call__ = noted
             cover.start()
             for item, following in zip(session.items, [*session.items[1:], None], strict=True):
                 cover.switch_context(item.nodeid)
@@ -285,6 +307,12 @@ class Study:
                 }
                 for file in data.measured_files()
             }
+            for outer, tests in called.items():
+                for code in _codes_of(outer):
+                    if Path(code.co_filename).parent == folder:
+                        of_file = lines.setdefault(f"{self.package}/{Path(code.co_filename).name}", {})
+                        for line in {line for _, _, line in code.co_lines() if line}:
+                            of_file[line] = [*of_file.get(line, ()), *tests.intersection(seconds)]
             path.write_text(json.dumps([seconds, lines]), encoding="utf-8")
             return 0
 

@@ -1,10 +1,11 @@
 """One server, four visitors for an hour: ``python -m tests.studies.soak [--minutes 60] [--visitors 4]``.
 
-Each visitor opens links of a few scenarios, opens tabs, uploads a bad file, or leaves in the middle; once a minute a
-process that computes is killed. Keeps a line a minute in ``tests/studies/soak.csv``: answers that were complete, those
-that differ from the plan made here, pages that were an error, those without an answer in `PATIENCE_S`, memory of the
-server process alone. What was wrong goes to stderr. Exits with 1 where a page was an error, an answer differed, or the
-memory of the last third of the time is above that of the second by a tenth. Needs what `tests.browser` needs.
+Each visitor opens links of a few scenarios, and then leaves in the middle, types another rate, opens a tab or uploads
+a bad file; once a minute a process that computes is killed. Keeps a line a minute in ``tests/studies/soak.csv``:
+answers that were complete, those that differ from the plan made here, pages that were an error, that were told of two
+processes killed, or had no answer in `PATIENCE_S`, and memory of the server process alone. What was wrong goes to
+stderr. Exits with 1 where a page was an error, an answer differed, or the memory of the last third of the time is above
+that of the second by a tenth. Needs what `tests.browser` needs.
 """
 
 from __future__ import annotations
@@ -26,20 +27,34 @@ from urllib.parse import urlencode
 from selenium import webdriver
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from urllib3.exceptions import HTTPError
 
 import planner
 from planner.analysis import headline
-from tests.browser import BrowserTimeoutError, app_server, chromium, element_texts, main_text, settled_text, wait_for
+from tests.browser import (
+    BrowserTimeoutError,
+    app_server,
+    chromium,
+    element_texts,
+    main_text,
+    open_tab,
+    settled_text,
+    wait_for,
+)
 from tests.builders import SMALL_CHAT
 
 RESULTS = Path(__file__).with_suffix(".csv")
-COLUMNS = ("minute", "answers", "different", "errors", "late", "left", "killed", "server_mb")
+COLUMNS = ("minute", "answers", "different", "errors", "twice", "late", "left", "killed", "server_mb")
 TABS = ("Plan", "Why", "Latency", "Roofline", "Cost", "Compare", "Check", "Hardware")
 RATES = (3.0, 7.0, 11.0, 19.0, 40.0, 64.0)
 """Of the scenarios that visitors open: few, so that some answers are known and others are not."""
 MOST_GROWTH = 0.1
-PATIENCE_S = 240.0
+TWICE = "was ended twice"
+"""What a page says whose computation lost its process two times."""
+ALL_TEXT = "return document.body.innerText"
+PATIENCE_S = 600.0
+"""A choice: two slow cores may be shared with other work, and four visitors wait for one another."""
 
 
 def link_of(rate: float) -> tuple[str, ...]:
@@ -68,6 +83,11 @@ class Soak:
         if said:
             print(what, said, file=sys.stderr, flush=True)
 
+    @property
+    def patience_s(self) -> float:
+        """Of a visitor: until the time is up."""
+        return min(PATIENCE_S, max(self.until_s - time.monotonic(), 0.0))
+
     def visit(self, seed: int) -> None:
         """A visitor, until the time is up."""
         chance = random.Random(seed)
@@ -76,7 +96,8 @@ class Soak:
                 try:
                     self._open(page, chance, Path(folder, "config.json"))
                 except (BrowserTimeoutError, WebDriverException, HTTPError) as error:  # of the browser, not the page
-                    self.count("late", f"{type(error).__name__}: {str(error)[:300]}")
+                    if time.monotonic() < self.until_s:
+                        self.count("late", f"{type(error).__name__}: {str(error)[:300]}")
 
     def _open(self, page: webdriver.Chrome, chance: random.Random, file: Path) -> None:
         """One link, until its answer is complete or the visitor leaves."""
@@ -89,17 +110,39 @@ class Soak:
             page.get("about:blank")
             self.count("left")
             return
-        wait_for(lambda: settled_text(page) or self._has_error(page), "an answer", PATIENCE_S)
+        self._answer(page, rate)
+        (self._upload, self._edit, self._tab, lambda *_: None)[chance.randrange(4)](page, chance, file)
+
+    def _answer(self, page: webdriver.Chrome, rate: float) -> None:
+        """Wait for the answer of a scenario and compare it."""
+        asked = f"at {rate:g} requests/s on"
+        wait_for(lambda: self._is_there(page, asked), f"an answer {asked}", self.patience_s)
         self._look(page)
         text = main_text(page).replace("\N{NO-BREAK SPACE}", " ")
-        if self.answers[rate] in text:
+        if TWICE in text:
+            self.count("twice")
+        elif self.answers[rate] in text:
             self.count("answers")
         else:
             self.count("different", f"{rate}: {text[:300]!r} for {self.answers[rate]!r}")
-        if chance.random() < 0.3:
-            self._upload(page, file)
 
-    def _upload(self, page: webdriver.Chrome, file: Path) -> None:
+    def _edit(self, page: webdriver.Chrome, chance: random.Random, _: Path) -> None:
+        """Another rate, typed; it is planned by the click that leaves the field."""
+        rate = chance.choice(RATES)
+        field = page.find_element(By.CSS_SELECTOR, ".st-key-rate input")
+        page.execute_script("arguments[0].scrollIntoView({block: 'center'})", field)
+        field.click()
+        field.send_keys(Keys.CONTROL, "a")
+        field.send_keys(f"{rate:g}")
+        page.find_element(By.CSS_SELECTOR, ".st-key-plan-now button").click()
+        self._answer(page, rate)
+
+    def _tab(self, page: webdriver.Chrome, chance: random.Random, _: Path) -> None:
+        """Another tab, clicked."""
+        open_tab(page, chance.choice(TABS), self.patience_s)
+        self._look(page)
+
+    def _upload(self, page: webdriver.Chrome, _: random.Random, file: Path) -> None:
         """A file that is no model's config, which the page must say."""
         file.write_text('{"model_type": "none of them"}')
         inputs = page.find_elements(By.CSS_SELECTOR, "input[type=file]")
@@ -108,8 +151,11 @@ class Soak:
             time.sleep(3.0)
             self._look(page)
 
-    def _has_error(self, page: webdriver.Chrome) -> bool:
-        return bool(element_texts(page, "stException"))
+    def _is_there(self, page: webdriver.Chrome, asked: str) -> bool:
+        """An error, the end of the computation, or the answer; looking takes time from the server, so seldom."""
+        time.sleep(2.0)
+        ended = bool(element_texts(page, "stException")) or TWICE in page.execute_script(ALL_TEXT)
+        return ended or asked in settled_text(page)
 
     def _look(self, page: webdriver.Chrome) -> None:
         for text in element_texts(page, "stException")[:1]:
