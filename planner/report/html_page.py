@@ -208,10 +208,8 @@ def safe_cell(cell: object) -> object:
     if not isinstance(cell, str):
         return cell
     text = re.sub("\r\n?", "\n", cell)
-    parts = [f"'{part}" if _starts_formula(part) else part for part in re.split(r"(?<=[;\t\n])", text)]
+    parts = []
+    for part in re.split(r"(?<=[;\t\n])", text):
+        is_formula = one_line(unicodedata.normalize("NFKC", part)).strip().startswith(_FORMULA_STARTS)
+        parts.append(f"'{part}" if is_formula and not _NUMBER.fullmatch(part.strip("; \t\n")) else part)
     return "'" * text.startswith(("\t", "\n")) + "".join(parts)
-
-
-def _starts_formula(text: str) -> bool:
-    start = one_line(unicodedata.normalize("NFKC", text)).strip()
-    return start.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(text.strip("; \t\n"))
