@@ -28,7 +28,7 @@ from planner.queueing.backlog import COARSE_CELLS, FINE_CELLS, Backlog, TokenArr
 from planner.queueing.batch_occupancy import SlotWork, mean_wait_when_blocked_s
 from planner.queueing.distributions import binned_slice_means, sorted_slice_means
 from planner.queueing.first_token import first_token_times, own_steps_s
-from planner.queueing.fixed_point import CLOSEST_TO_CRITICAL, RunningState, running_state
+from planner.queueing.fixed_point import CLOSEST_TO_CRITICAL, EXPONENTIAL_WEIGHTS, RunningState, running_state
 from planner.queueing.latencies import (
     FIRST_EDGES,
     FIRST_MASS,
@@ -272,7 +272,22 @@ def _gap_times(
     slow, floor = (sorted_slice_means(curve, made, SLOW_EDGES) for curve in curves)
     longest = float(np.interp(distribution.mean + 2.0 * distribution.std, counts, scales.full_steps_s))
     memory = offered.lengths.residual_gaps / (1.0 - state.slope)
-    return lambda noise, gaps: token_gap_times(gaps, noise, state.steps, slow, floor, memory, longest)
+    own = _more_left(offered)
+
+    def times_s(noise: GapNoise, gaps: FloatArray) -> tuple[FloatArray, FloatArray]:
+        more = own if gaps is offered.lengths.gaps else np.zeros(gaps.size)
+        return token_gap_times(gaps, more, noise, state.steps, slow, floor, memory, longest)
+
+    return times_s
+
+
+def _more_left(offered: OfferedLoad) -> FloatArray:
+    """Prompts that requests of each number of steps leave behind at their first token beyond what all do, shape (G,).
+
+    Others come while their own prompts are served, which are longer or shorter than those of all.
+    """
+    lengths, own_s = offered.lengths, offered.own_s
+    return np.asarray(offered.rate_per_s * (lengths.gap_groups[:-1] @ own_s - own_s @ lengths.group_weights))
 
 
 def _interrupted_gap_times_s(
@@ -290,13 +305,18 @@ def _interrupted_gap_times_s(
     mean_s, followers = load / arrivals.rate_per_s, noise.followers
     left = arrivals.rate_per_s * float(floor_s.mean()) if math.isnan(noise.left) else noise.left
     expected = left * followers.first_s / float(followers.weights @ followers.first_s)
+    chances = followers.weights[None, :]
+    if gaps is lengths.gaps:  # each number of steps with the prompts that go with it
+        rows = lengths.gap_groups[:-1, None, :] * EXPONENTIAL_WEIGHTS[None, :, None]
+        chances = rows.reshape(gaps.size, -1)
+    left_behind = chances @ expected
     stream = PromptStream(
         rate_per_s=arrivals.rate_per_s,
         mean_s=mean_s,
         variance_per_s=arrivals.rate_per_s * mean_s**2 * (own_scv + arrivals.scv),
-        left=left,
-        left_variance=left + float(followers.weights @ (expected - left) ** 2),
-        nobody_left=float(followers.weights @ np.exp(-expected)),
+        left=left_behind,
+        left_variance=left_behind + chances @ expected**2 - left_behind**2,
+        nobody_left=chances @ np.exp(-expected),
     )
     memory = lengths.residual_gaps / (1.0 - state.slope)
     return interrupted_gap_times(gaps, slowly_varying_times(gaps, floor_s, memory), stream)
@@ -318,7 +338,7 @@ class PromptStream:
         rate_per_s: of arrivals [1/s].
         mean_s: time of a prompt [s].
         variance_per_s: growth of the variance of the work that arrives, lambda (Var S + SCV E[S]^2) [s^2/s].
-        left: mean prompts left behind at a first token.
+        left: mean prompts left behind at a first token, shape (G,) or (1,).
         left_variance: variance of that number.
         nobody_left: chance that there are none.
     """
@@ -326,9 +346,9 @@ class PromptStream:
     rate_per_s: float
     mean_s: float
     variance_per_s: float
-    left: float
-    left_variance: float
-    nobody_left: float
+    left: FloatArray
+    left_variance: FloatArray
+    nobody_left: FloatArray
 
 
 def interrupted_gap_times(

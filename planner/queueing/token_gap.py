@@ -234,10 +234,16 @@ class GapNoise(NamedTuple):
         spread = (1.0 + r) / (1.0 - r) - 2.0 * r * (1.0 - r**k) / (k * (1.0 - r) ** 2)
         return np.asarray(self.variance / gaps * spread)
 
-    def start_excess_s(self, gaps: FloatArray) -> FloatArray:
-        """Time the start adds to the mean of k steps [s]: the backlog left behind, and who follows the request."""
-        late = _surplus(self.followers, gaps * self.mean_s) * self.per_prompt_s
-        return np.asarray((self.start_s * (1.0 - self.correlation ** (gaps / self.stride)) + late) / gaps)
+    def start_excess_s(self, gaps: FloatArray, more_left: FloatArray | float = 0.0) -> FloatArray:
+        """Time the start adds to the mean of k steps [s]: the backlog left behind, and who follows the request.
+
+        Args:
+            gaps: numbers of steps k, > 0, shape (G,).
+            more_left: prompts that requests of so many steps leave behind beyond what all do, shape (G,).
+        """
+        start_s, late_s = self.start_s + more_left * self.per_prompt_s, _surplus(self.followers, gaps * self.mean_s)
+        met = 1.0 - self.correlation ** (gaps / self.stride)
+        return np.asarray((start_s * met + late_s * self.per_prompt_s) / gaps)
 
 
 def gap_noise(
@@ -318,6 +324,7 @@ def _backlog_after_a_prompt(
 
 def token_gap_times(
     gaps: FloatArray,
+    more_left: FloatArray,
     noise: GapNoise,
     steps: tuple[Backlog, MetPrompts],
     slow_s: FloatArray,
@@ -329,6 +336,7 @@ def token_gap_times(
 
     Args:
         gaps: numbers of steps, > 0, shape (G,).
+        more_left: prompts that requests of so many steps leave behind beyond what all do, shape (G,).
         noise: of the steps.
         steps: those that fluctuate, and the prompts in them.
         slow_s: mean step at equally likely numbers running [s], shape (S,).
@@ -340,7 +348,7 @@ def token_gap_times(
         Times [s] and weights, each shape (gaps, points).
     """
     std_s = np.sqrt(noise.mean_variance(gaps))
-    shapes, late_s = _fast_fluctuation(gaps, std_s, noise, *steps), noise.start_excess_s(gaps)
+    shapes, late_s = _fast_fluctuation(gaps, std_s, noise, *steps), noise.start_excess_s(gaps, more_left)
     at = noise.variance > 0.0, max(noise.mean_s, SHORTEST_S), memory_steps, longest_s
     return _points(gaps, std_s, shapes, late_s, slow_s, floor_s, NOISE_MASS, *at)
 

@@ -198,6 +198,24 @@ def test_each_class_waits_in_the_order_of_admission_as_it_does_in_simulation(ord
             assert found.quantile_s(0.9) == pytest.approx(expected.quantile_s(0.9), rel=0.15)
 
 
+@pytest.mark.parametrize("mixed_steps", [True, False])
+def test_who_had_a_long_prompt_decodes_among_more_prompts(mixed_steps: bool) -> None:
+    """Others come while it is served, and their prompts lengthen the first steps of its answer."""
+    kinds = (("question", 200, 100, 0.7), ("document", 6000, 120, 0.3))
+    classes = tuple(
+        RequestClass(name=name, lengths=TokenLengths.constant(prompt, answer), share=share)
+        for name, prompt, answer, share in kinds
+    )
+    deployment = mixed(max_batched_tokens=512, own_schedule=Schedule(mixed_steps=mixed_steps))
+    workload = Workload(arrivals=ArrivalProcess(rate_per_s=1.0), classes=classes)
+    workload = workload.at_rate(0.6 * largest_stable_rate_per_s(deployment, workload))
+    theory, judge = evaluate(deployment, workload), simulate(deployment, workload, requests=10_000, seed=1)
+    for seen, truth in zip(theory.classes, judge.classes, strict=True):
+        assert seen.tpot.mean_s == pytest.approx(truth.tpot.mean_s, rel=0.1)
+    longer = [1.0 - each.classes[0].tpot.mean_s / each.classes[1].tpot.mean_s for each in (theory, judge)]
+    assert longer[0] > longer[1] / 3.0 > 0.02
+
+
 @pytest.mark.parametrize("outputs", [[400], [100, 400, 1600]])
 def test_the_cache_holds_in_theory_what_it_holds_in_simulation(outputs: list[int]) -> None:
     """Paged blocks are taken as outputs grow: a running request holds half of its output on average, not all of it."""
