@@ -147,16 +147,20 @@ class OfferedLoad:
     def critical(self) -> float:
         """Number running at which full steps only just keep up with the prompts (never, where these go first)."""
         counts, chunks, full_steps_s = self.scales.counts, self.scales.chunks, self.scales.full_steps_s
-        if self.server.prompts_first or chunks[-1] > self.token_rate_per_s * full_steps_s[-1]:
-            return float(counts[-1]) + 1.0
-        above = max(int(np.argmax(self.token_rate_per_s * full_steps_s >= chunks)), 1)
+        beyond = float(counts[-1]) + 1.0
+        if self.server.prompts_first:
+            return beyond
+        late = self.token_rate_per_s * full_steps_s >= chunks
+        above = max(int(np.argmax(late)), 1) if late[-1] else counts.size
 
         def behind(running: float) -> float:
             chunk = self.chunk(running)
             return self.token_rate_per_s * step_duration_s(self.server, running, chunk) - chunk
 
-        low, high = float(counts[above - 1]), float(counts[above])
-        return root_between(behind, low, high, 2e-12, rtol=1e-4) if behind(low) < 0.0 < behind(high) else low
+        low, high = float(counts[above - 1]), float(counts[above]) if late[-1] else beyond
+        if behind(low) < 0.0 < behind(high):
+            return root_between(behind, low, high, 2e-12, rtol=1e-4)
+        return low if late[-1] else beyond
 
     @property
     def max_batched_tokens(self) -> float:

@@ -107,7 +107,7 @@ def test_an_alternative_that_costs_no_more_says_which_preference_passed_it_over(
 
 def test_a_cheaper_sku_that_was_not_measured_says_so_and_without_ties_it_is_the_plan() -> None:
     """MI300X has kernels lent by other GPUs, and is priced here a little below B200."""
-    asked = (SLOW_ENOUGH, "search.modes=[mixed]")
+    asked = (SLOW_ENOUGH, "search.modes=[mixed]", "workload.rate_per_s=36")
     alone = [
         tied(*asked, f"search.skus=[{sku}]", "search.simplicity=0", *prices)
         for sku, *prices in (("b200-sxm",), ("mi300x", "prices.usd_per_gpu_hour={mi300x: 1.0}"))

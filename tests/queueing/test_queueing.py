@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner.core import InputError
@@ -289,6 +289,9 @@ def test_a_step_time_that_cannot_be_is_named(step_s: float) -> None:
     load=st.sampled_from([1e-9, 0.1, 0.5, 0.9, 0.98, 0.999]),
     scv=st.sampled_from([0.02, 0.25, 1.0, 16.0]),
     spread=st.sampled_from([0.0, 0.3, 2.0]),
+)
+@example(  # slots end at 15 decodes, and full steps keep up with prompts until 15.6
+    tokens=(1.25, 1.5625), sizes=(1.359375, 1.203125), costs=(-1.0, -3.0, -2.0, -2.0), load=0.98, scv=0.02, spread=0.0
 )
 @settings(max_examples=40)
 def test_every_pool_that_a_scenario_may_describe_has_an_answer(
