@@ -275,7 +275,7 @@ def _gap_times(
     own = _more_left(offered)
 
     def times_s(noise: GapNoise, gaps: FloatArray) -> tuple[FloatArray, FloatArray]:
-        more = own if gaps is offered.lengths.gaps else np.zeros(gaps.size)
+        more = np.zeros(gaps.size) if math.isnan(noise.left) else own
         return token_gap_times(gaps, more, noise, state.steps, slow, floor, memory, longest)
 
     return times_s
@@ -306,7 +306,7 @@ def _interrupted_gap_times_s(
     left = arrivals.rate_per_s * float(floor_s.mean()) if math.isnan(noise.left) else noise.left
     expected = left * followers.first_s / float(followers.weights @ followers.first_s)
     chances = followers.weights[None, :]
-    if gaps is lengths.gaps:  # each number of steps with the prompts that go with it
+    if not math.isnan(noise.left):  # each number of steps with the prompts that go with it
         rows = lengths.gap_groups[:-1, None, :] * EXPONENTIAL_WEIGHTS[None, :, None]
         chances = rows.reshape(gaps.size, -1)
     left_behind = chances @ expected
