@@ -144,6 +144,18 @@ def _estimate(offered: OfferedLoad, solved: list[Backlog], bursts: Burstiness) -
     return _RunningEstimate(running_distribution(counts, stay, token_rate, z, largest), means, nearest, noise)
 
 
+def weights_until_first(shares: FloatArray) -> FloatArray:
+    """Probabilities of `Followers.first_s` of requests by their prompts.
+
+    Args:
+        shares: of each prompt group, shape (..., Q).
+
+    Returns:
+        Shape (..., points times Q).
+    """
+    return np.asarray((EXPONENTIAL_WEIGHTS[:, None] * shares[..., None, :]).reshape(*shares.shape[:-1], -1))
+
+
 def _step_noise(offered: OfferedLoad, backlog: Backlog) -> GapNoise:
     """Fluctuation of the steps at one number running.
 
@@ -157,8 +169,8 @@ def _step_noise(offered: OfferedLoad, backlog: Backlog) -> GapNoise:
     prepares = offered.server.prepares
     until_s = rest_s + prepares * backlog.mean_step_s + ahead_s * EXPONENTIAL_POINTS
     first_s = np.add.outer(until_s, offered.own_s)
-    weights = np.multiply.outer(EXPONENTIAL_WEIGHTS, lengths.group_weights)
-    followers = Followers(offered.rate_per_s, renewal(scv), first_s.ravel(), weights.ravel())
+    weights = weights_until_first(lengths.group_weights)
+    followers = Followers(offered.rate_per_s, renewal(scv), first_s.ravel(), weights)
     return gap_noise(backlog, lengths.prompt_scv, lengths.mean_prompt, followers, prepares)
 
 

@@ -28,7 +28,7 @@ from planner.queueing.backlog import COARSE_CELLS, FINE_CELLS, Backlog, TokenArr
 from planner.queueing.batch_occupancy import SlotWork, mean_wait_when_blocked_s
 from planner.queueing.distributions import binned_slice_means, sorted_slice_means
 from planner.queueing.first_token import first_token_times, own_steps_s
-from planner.queueing.fixed_point import CLOSEST_TO_CRITICAL, EXPONENTIAL_WEIGHTS, RunningState, running_state
+from planner.queueing.fixed_point import CLOSEST_TO_CRITICAL, RunningState, running_state, weights_until_first
 from planner.queueing.latencies import (
     FIRST_EDGES,
     FIRST_MASS,
@@ -305,10 +305,8 @@ def _interrupted_gap_times_s(
     mean_s, followers = load / arrivals.rate_per_s, noise.followers
     left = arrivals.rate_per_s * float(floor_s.mean()) if math.isnan(noise.left) else noise.left
     expected = left * followers.first_s / float(followers.weights @ followers.first_s)
-    chances = followers.weights[None, :]
-    if not math.isnan(noise.left):  # each number of steps with the prompts that go with it
-        rows = lengths.gap_groups[:-1, None, :] * EXPONENTIAL_WEIGHTS[None, :, None]
-        chances = rows.reshape(gaps.size, -1)
+    # Behind a first token each number of steps has the prompts that go with it.
+    chances = followers.weights[None, :] if math.isnan(noise.left) else weights_until_first(lengths.gap_groups[:-1])
     left_behind = chances @ expected
     stream = PromptStream(
         rate_per_s=arrivals.rate_per_s,

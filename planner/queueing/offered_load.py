@@ -147,9 +147,9 @@ class OfferedLoad:
     def critical(self) -> float:
         """Number running at which full steps only just keep up with the prompts (never, where these go first)."""
         counts, chunks, full_steps_s = self.scales.counts, self.scales.chunks, self.scales.full_steps_s
-        beyond = float(counts[-1]) + 1.0
+        numbers: list[float] = [*counts.tolist(), float(counts[-1]) + 1.0]
         if self.server.prompts_first:
-            return beyond
+            return numbers[-1]
         late = self.token_rate_per_s * full_steps_s >= chunks
         above = max(int(np.argmax(late)), 1) if late[-1] else counts.size
 
@@ -157,10 +157,10 @@ class OfferedLoad:
             chunk = self.chunk(running)
             return self.token_rate_per_s * step_duration_s(self.server, running, chunk) - chunk
 
-        low, high = float(counts[above - 1]), float(counts[above]) if late[-1] else beyond
+        low, high = numbers[above - 1], numbers[above]
         if behind(low) < 0.0 < behind(high):
             return root_between(behind, low, high, 2e-12, rtol=1e-4)
-        return low if late[-1] else beyond
+        return low if late[-1] else high
 
     @property
     def max_batched_tokens(self) -> float:
