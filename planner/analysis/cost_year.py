@@ -119,12 +119,12 @@ def cost_year(
         months: ahead.
 
     Raises:
-        InputError: there is no fleet, or it serves several models, which no single API compares with.
+        InputError: there is no fleet; or prices are given, and it serves several models.
     """
     request = plan.request
     if plan.cost is None:
         raise InputError("plan", "infeasible", "there is no fleet to pay", "see its diagnosis")
-    if request.services or request.cascade is not None:
+    if prices and (request.services or request.cascade is not None):
         fix = "plan each model by itself, or leave out the APIs"
         raise InputError("services", "several models", "no single API price compares with them", fix)
     hours, served, tokens = HOUR_S * HOURS_PER_MONTH, mean_served_per_s(plan), mean_tokens(plan)

@@ -248,11 +248,10 @@ class FleetHorizon:
     until: date | None
 
     def words(self, start: date) -> str:
-        """E.g. ``p50 until 2027-08``."""
-        name = f"p{100 * self.percentile:g}"
+        """E.g. ``until 2027-08``."""
         if self.until is None:
-            return f"{name} for ten years and more"
-        return f"{name} not even at {start.isoformat()}" if self.until < start else f"{name} until {self.until:%Y-%m}"
+            return "for ten years and more"
+        return f"not even on {start.isoformat()}" if self.until < start else f"until {self.until:%Y-%m}"
 
 
 @dataclass(frozen=True)
@@ -300,8 +299,11 @@ class FleetGrowth:
 
     @property
     def words(self) -> str:
-        """One line: until when."""
-        return "holds " + ", ".join(horizon.words(self.forecast.start) for horizon in self.horizons)
+        """One line: until when, at each percentile of the demand where these differ."""
+        words = {f"p{100 * one.percentile:g} of the demand": one.words(self.forecast.start) for one in self.horizons}
+        if len(set(words.values())) == 1:
+            return f"holds {self.horizons[0].words(self.forecast.start)}"
+        return "holds " + ", ".join(f"{until} at {name}" for name, until in words.items())
 
 
 def fleet_growth(

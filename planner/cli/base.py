@@ -91,6 +91,9 @@ class OneLineErrors(TyperGroup):
         if now := NEW_WORDS.get(args[0]):
             typer.echo(f"warning: `planner {args[0]}` is now `planner {' '.join(now)}`", err=True)
             args = [*now, *args[1:]]
+        if sum(word.split("=")[0] == "--llm" for word in args) > 1:
+            fix = "give one; several are `services` of a scenario: docs/tutorial/three-questions.md"
+            raise InputError("--llm", "(given)", "is there more than once", fix)
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:  # noqa: ANN401

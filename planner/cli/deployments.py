@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from planner.cli.base import (
     sku_called,
     takes,
 )
-from planner.core import InputError, json_text, plain, rebuilt
+from planner.core import InputError, json_text, plain, rebuilt, typed_lengths
 
 if TYPE_CHECKING:
     from hardware_db import HardwareDb
@@ -211,9 +210,8 @@ class DeploymentOptions:
 
 def _lengths(text: str) -> str | dict[str, int] | dict[str, str]:
     """Lengths as a scenario writes them: ``IN/OUT`` tokens, the path of a trace, or the name of a preset."""
-    constant = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-    if constant:
-        return {"input_tokens": int(constant[1]), "output_tokens": int(constant[2])}
+    if constant := typed_lengths(text):
+        return {"input_tokens": constant[0], "output_tokens": constant[1]}
     if text.endswith((".csv", ".gz")):
         return {"trace": str(Path(text).absolute())}
     return text

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any
@@ -12,7 +11,15 @@ import typer
 
 from planner.cli.base import INFEASIBLE, JsonFile, check_outputs, check_picture, deliver, sku_called, takes
 from planner.cli.completion import complete_llm
-from planner.core import InputError, Report, json_text
+from planner.core import (
+    MOST_TYPED_TOKENS,
+    InputError,
+    Report,
+    json_text,
+    typed_count,
+    typed_lengths,
+    typed_seconds,
+)
 
 Model = Annotated[str, typer.Argument(help="Preset id, config.json or its folder.", autocompletion=complete_llm)]
 
@@ -29,17 +36,17 @@ class QuickOptions:
     @property
     def settings(self) -> dict[str, Any]:
         """As `box_curve` and `token_prices` take them. Raises InputError for lengths that are none."""
-        found = re.fullmatch(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", self.lengths)
-        if not found or "0" in (found[1], found[2]):
+        found = typed_lengths(self.lengths)
+        if not found or 0 in found:
             raise InputError("--lengths", self.lengths, "must be two numbers of tokens", "write e.g. 1500/400")
         formats = {"precision": self.precision, "kv_cache": self.kv_cache, "engine": self.engine}
-        return {"lengths": (int(found[1]), int(found[2])), **formats}
+        return {"lengths": found, **formats}
 
 
 def fit(
     llm: Model,
     gpu: list[str] | None = None,
-    context: int | None = None,
+    context: str | None = None,
     engine: str = "vllm",
     json_file: JsonFile = None,
 ) -> None:
@@ -47,7 +54,7 @@ def fit(
 
     \b
     planner fit llama-3.3-70b-instruct
-    planner fit qwen3-32b --gpu h100 --context 32000
+    planner fit qwen3-32b --gpu h100 --context 32k
 
     KV cache bytes per token stand in the first line. Exit code 3: it fits nowhere.
     """
@@ -58,7 +65,10 @@ def fit(
     check_outputs(json_file)
     hardware, model = load_hardware(calibrations=""), load_llm(llm)
     names = [sku_called("--gpu", name, hardware.skus).id for name in gpu or ()]
-    fits = fit_gpus(model, context, names, engine=engine, hardware=hardware)
+    tokens = None if context is None else typed_count(context)
+    if context is not None and not (tokens and 1.0 <= tokens < MOST_TYPED_TOKENS):
+        raise InputError("--context", context, "must be a number of tokens", "write e.g. 32k or 32000")
+    fits = fit_gpus(model, None if tokens is None else int(tokens), names, engine=engine, hardware=hardware)
     fitting = [one for one in fits if one.requests]
     best = max(fitting, key=lambda one: (-one.tp, one.requests)) if fitting else None
     go_on = () if best is None else (f"planner memory {llm} --gpu {best.sku} --tp {best.tp}", f"planner box {llm}")
@@ -78,7 +88,7 @@ def box(
     gpus: int = 8,
     tp: int | None = None,
     users: int = 64,
-    tpot: float | None = None,
+    tpot: str | None = None,
     plot: str | None = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -99,12 +109,15 @@ def box(
     check_picture(plot)
     settings = options.settings
     sku = sku_called("--gpu", gpu, load_hardware(calibrations="").skus).id
+    within_s = None if tpot is None else typed_seconds(tpot, "ms")
+    if tpot is not None and within_s is None:
+        raise InputError("--tpot", tpot, "must be a time", "write e.g. 50 or 50ms")
     curve = sorted({*USERS, users})
     found = box_curve(load_llm(llm), sku, gpus=gpus, tp=tp, users=curve, at=users, **settings)
     lines = [_plan_line(llm, found.at(users).requests_per_s, options.lengths, sku)]
-    carried = None if tpot is None else found.users_within(tpot / 1e3)
-    if carried is not None:
-        lines.insert(0, f"{carried:,} users within a mean TPOT of {tpot:g} ms")
+    carried = None if within_s is None else found.users_within(within_s)
+    if within_s is not None:
+        lines.insert(0, f"{carried:,} users within a mean TPOT of {1e3 * within_s:g} ms")
     deliver(
         lambda: Report(box_headline(found, users), (box_table(found),), {"Go on": lines}),
         (json_file, lambda: json_text({**box_record(found), "users_within": carried})),

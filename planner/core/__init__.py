@@ -41,6 +41,7 @@ from planner.core.presets import (
 )
 from planner.core.record import Frozen, Keyed, Record, checked_once, made_later, rebuilt
 from planner.core.tables import (
+    MOST_TYPED_TOKENS,
     Columns,
     Report,
     Table,
@@ -56,6 +57,9 @@ from planner.core.tables import (
     rough_share,
     share_with_error,
     significant,
+    typed_count,
+    typed_lengths,
+    typed_seconds,
     unit,
     with_unit,
 )

@@ -249,6 +249,58 @@ def with_unit(seconds: float, metric: Metric) -> str:
     return f"{duration(seconds, metric)} {unit(metric)}" if math.isfinite(seconds) else significant(seconds)
 
 
+SCALES = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6, "bn": 1e9, "b": 1e9, "billion": 1e9, "trillion": 1e12}
+"""What people write behind a number, and how much it is."""
+MOST_TYPED_TOKENS = 1e9
+"""Larger ones are typing errors."""
+_COUNT = re.compile(rf"([\d.,]+)\s*({'|'.join(SCALES)})", re.IGNORECASE)
+
+
+def typed_count(text: str) -> float | None:
+    """A count as people type it; None for what is none.
+
+    >>> typed_count("32k"), typed_count("1.5 million"), typed_count("8,192"), typed_count("many")
+    (32000.0, 1500000.0, 8192.0, None)
+    """
+    scaled = _COUNT.fullmatch(text.strip())
+    try:
+        return float((scaled[1] if scaled else text).replace(",", "")) * (SCALES[scaled[2].lower()] if scaled else 1.0)
+    except ValueError:
+        return None
+
+
+_TIME = re.compile(r"(?:<=?|≤|under|below|within)?\s*([\d.,]+)\s*(ms|s)?", re.IGNORECASE)
+
+
+def typed_seconds(text: str, unit: str = "s") -> float | None:
+    """A time as people type it, in `unit` where they name none; None for what is none [s].
+
+    >>> typed_seconds("500ms"), typed_seconds("2 s"), typed_seconds("< 50", "ms"), typed_seconds("soon")
+    (0.5, 2.0, 0.05, None)
+    """
+    time = _TIME.fullmatch(text.strip())
+    count = typed_count(time[1]) if time else None
+    return None if time is None or count is None else count / (1e3 if (time[2] or unit).lower() == "ms" else 1.0)
+
+
+_LENGTHS = re.compile(
+    r"(.+?)(?: ?tokens)?(?: ?in(?:put)?)?(?: ?/ ?| and | )([\d.,]+ ?[a-z]*?)(?: ?tokens)?(?: ?out(?:put)?)?",
+    re.IGNORECASE,
+)
+
+
+def typed_lengths(text: object) -> tuple[int, int] | None:
+    """Tokens in and out of every request as people type them; None for what is no pair of counts.
+
+    >>> typed_lengths("1500/400"), typed_lengths("6k in / 300 out"), typed_lengths("azure-2023-conv")
+    ((1500, 400), (6000, 300), None)
+    """
+    sides = _LENGTHS.fullmatch(" ".join(text.split())) if isinstance(text, str) else None
+    counts = [typed_count(side) for side in sides.groups()] if sides else [None]
+    whole = [int(count) for count in counts if count is not None and 0.0 <= count < MOST_TYPED_TOKENS]
+    return (whole[0], whole[1]) if len(whole) == len(counts) else None
+
+
 def number_of(number: int, noun: str) -> str:
     """A number with its noun, in the plural where it is not one.
 

@@ -33,6 +33,7 @@ from planner.report.plan import (
     page,
     plan_assumptions,
     planner_version,
+    sold_in_blocks,
     tables,
     token_distributions,
 )

@@ -33,7 +33,7 @@ def tables(growth: FleetGrowth) -> tuple[Table, ...]:
         "USD/h": lambda one: money(one.usd_per_hour) if one.gpus else "-",
         "holds until": lambda one: _day(one.until) or "ten years and more",
     }
-    title = f"What has to be there when, at p{100 * growth.purchase_percentile:g} of the demand"
+    title = f"What to buy next, for p{100 * growth.purchase_percentile:g} of the demand"
     return (*found, Table.of(title, growth.purchases, columns, "Planned anew, by theory."), *costs)
 
 

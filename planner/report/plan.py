@@ -162,6 +162,19 @@ def bought_words(plan: Plan) -> str:
     return ", ".join(parts)
 
 
+def sold_in_blocks(plan: Plan) -> str:
+    """Why a fleet may be larger than its traffic asks for: who sells several GPUs at once and no fewer; else empty."""
+    prices = [purchase.price for purchase in plan.bought if purchase.price is not None and any(purchase.gpus)]
+    is_free = plan.request.prices.granularity is not Granularity.INSTANCE
+    if is_free or min((price.block_gpus for price in prices), default=1) == 1:
+        return ""
+    sold = (
+        f"{price.provider} sells {price.sku} at ${price.usd_per_gpu_hour:.2f} only {price.block_gpus} at once"
+        for price in prices
+    )
+    return f"{'; '.join(sold)}."
+
+
 def _pool_words(planned: PlannedDeployment) -> str:
     pools = planned.deployment.pools
     return " and ".join(
@@ -253,7 +266,7 @@ def _request_table(plan: Plan) -> Table:
             "traffic",
             f"{significant(arrivals.rate_per_s)} requests/s, SCV {significant(arrivals.scv)} ({arrivals.source})",
         ),
-        ("lengths", _length_words(request.workload.lengths)),
+        ("lengths", length_words(request.workload.lengths)),
         *_image_rows(plan),
         (
             "targets",
@@ -305,7 +318,8 @@ def _format_words(request: PlanRequest) -> str:
     return f"{stored}{small}; published too, used where a GPU runs it well: {', '.join(others)}"
 
 
-def _length_words(lengths: TokenLengths) -> str:
+def length_words(lengths: TokenLengths) -> str:
+    """Mean and p99 of input and output tokens, and where they are from."""
     sides = (
         f"mean {distribution.mean_s:,.0f}, p99 {distribution.quantile_s(0.99):,.0f}"
         for distribution in token_distributions(lengths)

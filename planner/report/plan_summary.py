@@ -19,7 +19,9 @@ from planner.report.plan import (
     alternative_table,
     fleet_table,
     headline,
+    length_words,
     service_table,
+    sold_in_blocks,
 )
 from planner.report.robustness import confidence_words, how_slow
 
@@ -54,10 +56,12 @@ def _first(lines: Sequence[str], most: int) -> tuple[str, ...]:
 
 
 def _fleet_table(plan: Plan) -> Table:
-    whole = fleet_table(plan)
+    """The first pools; how long the requests are that they are for, and who sells GPUs by the server only."""
+    whole, services = fleet_table(plan), plan.request.all_services
     left = len(whole.rows) - MOST_POOLS
-    note = f"{left} more pools: {ALL_OF_IT}" if left > 0 else ""
-    return Table(whole.title, whole.columns, whole.rows[:MOST_POOLS], note)
+    lengths = {f"{one.name}: " * (len(services) > 1) + length_words(one.workload.lengths): None for one in services}
+    notes = (f"{left} more pools: {ALL_OF_IT}." * (left > 0), f"Requests: {'; '.join(lengths)}.", sold_in_blocks(plan))
+    return Table(whole.title, whole.columns, whole.rows[:MOST_POOLS], " ".join(filter(None, notes)))
 
 
 def target_table(plan: Plan) -> Table:

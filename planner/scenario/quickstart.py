@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from hardware_db import HardwareDb, load_hardware
-from planner.core import InputError, Metric, UnknownNameError
+from planner.core import InputError, Metric, UnknownNameError, typed_count, typed_lengths, typed_seconds
 from planner.llm import load_llm
 from planner.scenario.read import build_request, scenario_of_text, usual_skus
 from planner.scenario.types import slo_presets
@@ -89,23 +89,23 @@ def quickstart_text(answers: Answers, name: str, folder: Path = Path()) -> str:
     """
     text = _text(answers, name)
     request = build_request(scenario_of_text(text), folder)
-    if not _TOKENS.fullmatch(answers["traffic"].strip()):
+    if "tokens" not in answers["traffic"].lower():
         return text
     lengths = request.workload.lengths
     return _text(answers, name, lengths.mean_input + lengths.mean_output)
 
 
 def _text(answers: Answers, name: str, request_tokens: float = 1.0) -> str:
-    traffic = answers["traffic"].strip()
-    waiting = _AT_ONCE.fullmatch(traffic)
-    by_day = not waiting and any(form.fullmatch(traffic) for form in (_BY_DAY, _USERS, _TOKENS))
-    lengths = [line for line in _lengths(answers["lengths"]) if not (waiting and line.startswith("scv"))]
+    traffic = _traffic(answers["traffic"], request_tokens)
+    by_day = traffic[0].startswith(("requests_per_day", "users"))
+    waits = traffic[0].startswith("concurrency")
+    lengths = [line for line in _lengths(answers["lengths"]) if not (waits and line.startswith("scv"))]
     lines = (
         "# Written by `planner quickstart`. To plan it: planner plan FILE. Every field: planner schema.",
         f"name: {_yaml(name)}",
         f"llm: {_yaml(answers['llm'])} # in the formats it is published in; precision: narrower offers fewer bits too",
         "workload:",
-        *(f"  {line}" for line in (*_traffic(traffic, request_tokens), *lengths)),
+        *(f"  {line}" for line in (*traffic, *lengths)),
         "slo: # all of these have to hold at once",
         *(f"  - {target}" for target in _targets(answers["targets"])),
         "# confidence: 0.9 # probability with which they hold, uncertain as step times are",
@@ -133,57 +133,62 @@ def _yaml(value: object) -> str:
     return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")
 
 
-def _number(option: str, text: str, fix: str) -> float:
-    try:
-        return float(text.replace(",", "").strip())
-    except ValueError:
-        raise InputError(option, text, "is no number", fix) from None
+def _number(text: str) -> float:
+    if (count := typed_count(text)) is None:
+        raise InputError("traffic", text, "is no number", _TRAFFIC_FIX)
+    return count
 
 
-_BY_DAY = re.compile(r"(.+?)\s*(?:/\s*day|per day|a day)", re.IGNORECASE)
-_USERS = re.compile(r"(.+?)\s*users?", re.IGNORECASE)
 _AT_ONCE = re.compile(
-    r"([\d.,]+)\s*(?:[a-z]+\s+)?"
-    r"(?:waiting at once|waiting|at once|at the same time|(?:concurrent|simultaneous)(?: [a-z]+)?)",
+    r"(.+?)(?: [a-z]+)? (?:waiting at once|waiting|at once|at the same time|(?:concurrent|simultaneous)(?: [a-z]+)?)",
     re.IGNORECASE,
 )
-_PEOPLE = re.compile("users|people|developers", re.IGNORECASE)
-_TOKENS = re.compile(
-    r"([\d.,]+)\s*(k|m|b|thousand|million|billion|trillion)?\s*tokens\s*(?:/\s*|per |a |an )(day|hour|month)",
+_PEOPLE = "users?|people|developers"
+_PER = r" ?(?:/ ?|per |an? )(?P<period>s|sec|second|min|minute|h|hour|day|month)| ?[rq]p(?P<short>[smhd])"
+_AMOUNT = re.compile(
+    rf"(.+?)(?:(?P<people> ?(?:{_PEOPLE}))(?: ?/ ?day| (?:per|a) day)?"
+    rf"|(?:(?P<tokens> ?tokens)(?=[ /])|(?: ?(?:requests?|reqs?|queries|calls)))?(?:{_PER})?)",
     re.IGNORECASE,
 )
-_COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
-_DAYS = {"day": 1.0, "hour": 1.0 / 24.0, "month": 30.0}
-"""Days of what tokens are counted by."""
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "month": 30 * 86_400.0}
+"""Of the periods that traffic is counted by, by their first letters."""
+_TRAFFIC_FIX = (
+    "write e.g. 20, 50 requests/minute, 1500000/day, 3 billion tokens a day, 300 concurrent users or 50000 users; "
+    "where they are: --set prices.region=eu"
+)
 
 
 def _traffic(answer: str, request_tokens: float = 1.0) -> tuple[str, ...]:
     """The lines that say how much comes, for requests of so many tokens."""
-    answer, fix = answer.strip(), "write e.g. 20, 1500000/day, 50000 users or 120 waiting at once"
+    answer = " ".join(answer.split())
     if waiting := _AT_ONCE.fullmatch(answer):
-        at_once = f"concurrency: {_number('traffic', waiting[1], fix):.0f}"
-        if not _PEOPLE.search(answer):
+        at_once = f"concurrency: {_number(waiting[1]):.0f}"
+        if not re.search(_PEOPLE, answer, re.IGNORECASE):
             return (f"{at_once} # each asks again once answered; think_time_s: 30 lets them read first",)
         return at_once, f"think_time_s: {THINK_TIME_S:g} # {GUESS}: from an answer to the next question; 0: none"
-    if tokens := _TOKENS.fullmatch(answer):
-        count = _number("traffic", tokens[1], fix) * _COUNTS[(tokens[2] or "").lower()] / _DAYS[tokens[3].lower()]
-        return (f"requests_per_day: {count / request_tokens:.6g} # {answer}, {request_tokens:,.0f} in and out of each",)
-    if users := _USERS.fullmatch(answer):
+    said = _AMOUNT.fullmatch(answer)
+    count = _number(said[1] if said else answer)
+    found = said.groupdict("") if said else {}
+    if found.get("people"):
         return (
-            f"users: {_number('traffic', users[1], fix):g}",
+            f"users: {count:g}",
             f"requests_per_user_per_day: {REQUESTS_PER_USER_PER_DAY} # {GUESS}: count yours",
         )
-    if by_day := _BY_DAY.fullmatch(answer):
-        return (f"requests_per_day: {_number('traffic', by_day[1], fix):g}",)
-    rate = _number("traffic", re.sub(r"\s*(/\s*s|requests/s)$", "", answer), fix)
-    return (f"rate_per_s: {rate:g} # mean arrivals at the busiest time that the targets must hold for",)
+    period = (found.get("period") or found.get("short") or "").lower()
+    seconds = _SECONDS[period if period == "month" else period[:1]]
+    if found.get("tokens"):
+        per_day = f"{count * _SECONDS['d'] / seconds / request_tokens:.6g}"
+        return (f"requests_per_day: {per_day} # {answer}, {request_tokens:,.0f} in and out of each",)
+    if seconds >= _SECONDS["d"]:
+        return (f"requests_per_day: {count * _SECONDS['d'] / seconds:g}",)
+    return (f"rate_per_s: {count / seconds:g} # mean arrivals at the busiest time that the targets must hold for",)
 
 
 def _lengths(answer: str) -> tuple[str, ...]:
     """The lines that say how long requests are, and how they bunch."""
     answer = answer.strip()
-    if constant := re.fullmatch(r"(\d{1,9})\s*/\s*(\d{1,9})", answer):
-        cells = f"{{input_tokens: {constant[1]}, output_tokens: {constant[2]}}}"
+    if constant := typed_lengths(answer):
+        cells = f"{{input_tokens: {constant[0]}, output_tokens: {constant[1]}}}"
         return (
             f"lengths: {cells} # all alike, which no traffic is: a trace or a preset is better",
             "scv: 1 # burstiness: variance / mean^2 of the gaps; 1 is Poisson, above it is burstier",
@@ -222,7 +227,6 @@ def _targets(answer: str) -> tuple[str, ...]:
 _BETWEEN_TARGETS = re.compile(r"\s*(?:/|;|,(?!\d)|\band\b)\s*", re.IGNORECASE)
 _PERCENTILE = re.compile(r"\bp\s?(\d+(?:\.\d+)?)\b|\b(\d+(?:\.\d+)?)\s*%", re.IGNORECASE)
 _METRIC = re.compile(rf"\b({'|'.join(metric.value for metric in Metric)})\b", re.IGNORECASE)
-_TIME = re.compile(r"(?:<=?|≤|under|below|within)?\s*([\d.,]+)\s*(ms|s)?", re.IGNORECASE)
 _TARGETS_FIX = "write p99 TTFT in s / p99 TPOT in ms, e.g. 1/50, or p95 TTFT 500 ms, p50 TPOT 30 ms"
 
 
@@ -240,11 +244,11 @@ def _target(part: str, place: int, percentile: float) -> tuple[Metric, float, fl
     if named is None and place >= len(IN_ORDER):
         raise InputError("targets", part, "does not say of which time", f"{_TARGETS_FIX}; times: ttft, tpot, e2e, itl")
     metric = IN_ORDER[place] if named is None else Metric(named[1].lower())
-    time = _TIME.fullmatch(" ".join(_METRIC.sub(" ", rest, count=1).split()))
-    if time is None:
+    usual_unit = "ms" if metric in (Metric.TPOT, Metric.ITL) else "s"
+    time_s = typed_seconds(" ".join(_METRIC.sub(" ", rest, count=1).split()), usual_unit)
+    if time_s is None:
         raise InputError("targets", part, "is no target", _TARGETS_FIX)
-    unit = (time[2] or ("ms" if metric in (Metric.TPOT, Metric.ITL) else "s")).lower()
-    return metric, percentile, _number("targets", time[1], _TARGETS_FIX) / (1e3 if unit == "ms" else 1.0)
+    return metric, percentile, time_s
 
 
 def _search(answer: str, hardware: HardwareDb) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from hardware_db import Dtype, OwnHardware
-from planner.core import SCENARIO, Frozen, InputError, UnknownNameError, preset_rows
+from planner.core import SCENARIO, Frozen, InputError, UnknownNameError, preset_rows, typed_lengths, typed_seconds
 from planner.llm import Precision
 from planner.optimizer import Objective
 from planner.search import SearchSpace
@@ -254,13 +254,12 @@ _form_of_lengths = _forms(
     preset=ScaledLengths,
     cells=CellLengths,
 )
-_LENGTH_PAIR = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})")
 
 
 def form_of_lengths(value: object) -> object:
     """Lengths in any form; ``1500/400`` are tokens in and out of every request. Raises InputError."""
-    pair = _LENGTH_PAIR.fullmatch(value.strip()) if isinstance(value, str) else None
-    return _form_of_lengths({"input_tokens": int(pair[1]), "output_tokens": int(pair[2])} if pair else value)
+    pair = typed_lengths(value)
+    return _form_of_lengths(value if pair is None else {"input_tokens": pair[0], "output_tokens": pair[1]})
 
 
 Lengths = Annotated[
@@ -311,13 +310,10 @@ def slo_presets() -> tuple[SloPreset, ...]:
     return tuple(presets)
 
 
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s)")
-
-
 def in_seconds(key: str, value: object) -> object:
     """Seconds, where a field of seconds is given as ``500ms`` or ``2 s``; any other value as it is."""
-    time = _TIME.fullmatch(value.strip()) if isinstance(value, str) and key.endswith("_s") else None
-    return value if time is None else float(time[1]) / (1e3 if time[2] == "ms" else 1.0)
+    time = typed_seconds(value) if isinstance(value, str) and key.endswith("_s") else None
+    return value if time is None else time
 
 
 def _targets_of(value: object) -> object:

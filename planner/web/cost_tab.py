@@ -7,7 +7,6 @@ from functools import partial
 
 import streamlit as st
 
-from hardware_db import HardwareDb
 from planner.analysis import (
     ApiBreakEven,
     ApiPrice,
@@ -19,6 +18,7 @@ from planner.analysis import (
     api_prices_of,
     commitment_words,
     cost_year,
+    fleet_growth,
     headline,
     headroom,
     mean_served_per_s,
@@ -29,7 +29,7 @@ from planner.analysis import (
 )
 from planner.charts import costs
 from planner.core import money, percent, significant
-from planner.fleet import BoughtGpus, CostBreakdown, Plan, Progress
+from planner.fleet import BoughtGpus, CostBreakdown, Plan
 from planner.report import growth, html_page, purchase_tables
 from planner.report import plan as report
 from planner.supply import SPOT, SpotTerms
@@ -37,10 +37,6 @@ from planner.traffic import Forecast
 from planner.web import components, cost_day, fields, results, session, summary
 from planner.web.results import Page
 
-MAX_PLANS = 14
-"""Most plans that the search for the smallest demand takes (`planner.analysis.api_prices.api_break_even`)."""
-MAX_DEMAND_FACTOR = 8
-"""The search ends at this multiple of the planned demand."""
 SPOT_INPUTS = ("cost-spot-often", "cost-spot-away", "cost-spot-sure")
 """Inputs of spot terms that the scenario lacks: assumptions, to be replaced by what the provider publishes."""
 
@@ -55,9 +51,7 @@ def show(page: Page) -> None:
     _money(plan)
     key = ("headroom" if plan.simulated else "headroom by theory", page.key)
     found = results.compute_once(key, partial(headroom, plan), "Looking for headroom")
-    prices = _api_comparison(page, found.share)
-    if prices:
-        _year(page, prices, found.share)
+    _year(page, _api_comparison(page, found.share), found.share)
     _purchase_options(page)
     cost_day.show(page)
 
@@ -167,25 +161,25 @@ def _api_comparison(page: Page, room: float) -> Sequence[ApiPrice]:
         "cost-apis",
     )
     components.table(purchase_tables.api_prices_table(page.plan, apis), "cost-api-table")
-    _smallest_demand(page, prices)
     return prices
 
 
-@components.section("Own or API, over a year?")
+@components.section("What does a year of growth take?")
 def _year(page: Page, prices: Sequence[ApiPrice], room: float) -> None:
-    """Own against API over a year in which demand grows as the scenario says, or as the visitor assumes."""
+    """How long the fleet lasts, and own against API, as demand grows as the scenario says or the visitor assumes."""
     expected = page.request.forecast
     if expected is None:
         share = st.number_input(**fields.widget("cost-growth"))
         expected = Forecast(start=page.request.prices.day, growth_per_month=share / 100.0)
     year = cost_year(page.plan, expected, prices, page.hardware, room)
-    st.markdown(components.plain(growth.cost_headline(year)))
+    lasts = growth.headline(fleet_growth(page.plan, expected, headroom_share=room))
+    st.markdown(components.plain(f"{lasts} {growth.cost_headline(year)}"))
     rows = costs.cost_year_rows(year)
     components.chart(costs.cost_year_chart(year), rows, "Own against API over a year", "cost-year")
-    turns, *months = growth.cost_tables(year)
-    components.table(turns, "cost-turns")
+    *turns, by_month, cumulated = growth.cost_tables(year)
+    components.tables(turns, "cost-turns")
     with st.expander("Month by month as tables"):
-        components.tables(months, "cost-months")
+        components.tables((by_month, cumulated), "cost-months")
 
 
 def _own_api_price(page: Page) -> list[ApiPrice]:
@@ -219,46 +213,6 @@ def _api_verdict(plan: Plan, apis: Sequence[ApiBreakEven], room: float) -> str:
         f"{cheaper} on this fleet, which would pay from {break_even} requests/s on, more than the "
         f"{significant(most)} it can serve."
     )
-
-
-def _smallest_demand(page: Page, prices: Sequence[ApiPrice]) -> None:
-    """On request, the smallest demand from which a fleet planned for it is cheaper than an API."""
-    if page.plan.schedule:
-        return
-    names = [f"{price.provider} ({price.served_as})" for price in prices]
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        chosen = st.selectbox(
-            **fields.widget(
-                "cost-find-the-smallest-demand-at-which-a-fleet-planned-for-it-beats",
-                key=f"cost-smallest-api-{len(names)}-{page.request.llm.id}",
-            ),
-            options=range(len(names)),
-            format_func=names.__getitem__,
-        )
-        seconds = MAX_PLANS * results.theory_plan_s(page)
-        pressed = st.button(
-            "Find it",
-            key="cost-smallest",
-            help=f"Up to {results.duration_text(seconds)}. Plans for up to {MAX_PLANS} demands, by theory, from a 64th "
-            f"of the planned demand to {MAX_DEMAND_FACTOR} times it.",
-        )
-    if chosen is None:
-        return
-    price = prices[chosen]
-    key = ("smallest demand", page.key, page.plan.simulated, price.model_dump_json())
-    if not pressed and results.store().get(key) is None:
-        return
-
-    compute = partial(_break_even, page.plan, price, page.hardware)
-    demand = results.compute_once(key, compute, "Looking for the smallest demand").smallest_break_even_per_s
-    if demand is None:
-        text = f"Up to {MAX_DEMAND_FACTOR} times the planned demand no fleet costs less than {names[chosen]}."
-    else:
-        text = (
-            f"A fleet planned for {significant(demand)} requests/s or more costs less than {names[chosen]}. "
-            "Fleets come in whole GPUs, so a little above that demand the API may be cheaper again."
-        )
-    st.success(components.plain(text), icon=":material/balance:")
 
 
 # --- other purchase options -------------------------------------------------------------------------------------------
@@ -363,7 +317,3 @@ def _use_buttons(page: Page, offers: Sequence[PurchaseOffer], terms: SpotTerms |
                 args=(changes,),
                 help=components.plain(f"Plans with {option.name} prices: {offer.fleet}."),
             )
-
-
-def _break_even(plan: Plan, price: ApiPrice, hardware: HardwareDb, progress: Progress) -> ApiBreakEven:
-    return api_break_even(plan, [price], results.replanner(plan, hardware, progress))[0]

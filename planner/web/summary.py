@@ -18,8 +18,7 @@ from planner.analysis import CostRange, Headroom, fleet_growth, headline, headro
 from planner.charts import fleets
 from planner.core import change, number_of, percent, significant, with_unit
 from planner.fleet import CostBreakdown, Loss, LossOf, Plan, PlanRequest, TargetCheck
-from planner.report import html_page, target_name
-from planner.supply import Granularity
+from planner.report import html_page, sold_in_blocks, target_name
 from planner.web import components, infeasible, results, session
 from planner.web.results import Page
 
@@ -399,19 +398,6 @@ def one_seller(plan: Plan) -> str:
         f"All {count} are to be had from {seller}, and stop together in an outage there. Prices are as listed: "
         "whether so many are free is not known here."
     )
-
-
-def sold_in_blocks(plan: Plan) -> str:
-    """Why a fleet may be larger than its traffic asks for: who sells several GPUs at once and no fewer; else empty."""
-    prices = [purchase.price for purchase in plan.bought if purchase.price is not None and any(purchase.gpus)]
-    is_free = plan.request.prices.granularity is not Granularity.INSTANCE
-    if is_free or min((price.block_gpus for price in prices), default=1) == 1:
-        return ""
-    sold = (
-        f"{price.provider} sells {price.sku} at ${price.usd_per_gpu_hour:.2f} only {price.block_gpus} at once"
-        for price in prices
-    )
-    return f"{'; '.join(sold)}."
 
 
 def unsure_words(plan: Plan) -> str:

@@ -189,11 +189,11 @@ def test_demand_that_is_less_certain_ends_it_sooner_at_high_percentiles() -> Non
 
 def test_words_name_the_month() -> None:
     found = fleet_growth(REAL, Forecast(start=START, growth_per_month=0.08), headroom_share=0.6)
-    assert found.words == "holds p50 until 2027-06, p75 until 2027-06, p90 until 2027-06"
+    assert found.words == "holds until 2027-06"
     still = fleet_growth(REAL, Forecast(start=START), (0.5,), headroom_share=0.6)
-    assert still.words == "holds p50 for ten years and more"
+    assert still.words == "holds for ten years and more"
     launched = Forecast(start=START, launches=(Launch(day=START, factor=2.0),))
-    assert fleet_growth(REAL, launched, (0.5,), 0.6).words == "holds p50 not even at 2026-12-01"
+    assert fleet_growth(REAL, launched, (0.5,), 0.6).words == "holds not even on 2026-12-01"
 
 
 def test_the_next_fleet_is_there_the_day_after_and_holds_for_the_months_asked() -> None:

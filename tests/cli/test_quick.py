@@ -17,9 +17,9 @@ BOX = ("box", "llama-3.1-8b", "--gpus", "2", "--users", "48", "--lengths", "1000
 
 
 def test_fit_writes_what_the_python_function_says() -> None:
-    found = data("fit", "llama-3.1-8b", "--gpu", "h100-sxm", "--context", "4096")
+    found = data("fit", "llama-3.1-8b", "--gpu", "h100", "--context", "4k")
     llm = load_llm("llama-3.1-8b")
-    assert json_text(found) == json_text(fit_record(llm, planner.fit_gpus(llm, 4096, ["h100-sxm"])))
+    assert json_text(found) == json_text(fit_record(llm, planner.fit_gpus(llm, 4000, ["h100-sxm"])))
     assert "planner plan --llm llama-3.1-8b" in flat("fit", "llama-3.1-8b", "--gpu", "l4")
 
 
@@ -28,7 +28,7 @@ def test_what_fits_nowhere_is_exit_code_3() -> None:
 
 
 def test_box_writes_its_curve_its_picture_and_how_to_go_on(tmp_path: Path) -> None:
-    said = flat(*BOX, "--tpot", "20", "--plot", tmp_path / "box.html")
+    said = flat(*BOX, "--tpot", "20ms", "--plot", tmp_path / "box.html")
     assert "<html" in (tmp_path / "box.html").read_text(encoding="utf-8").lower()
     found = data(*BOX, "--tpot", "20")
     curve = [1, 2, 4, 8, 16, 32, 48, 64, 128, 256]
@@ -51,6 +51,8 @@ def test_price_names_the_cheapest_gpu_first_beside_apis() -> None:
     ("words", "field", "said"),
     [
         (("box", "llama-3.1-8b", "--lengths", "1000"), "--lengths", "two numbers"),
+        (("box", "llama-3.1-8b", "--tpot", "soon"), "--tpot", "50ms"),
+        (("fit", "llama-3.1-8b", "--context", "long"), "--context", "32k"),
         (("box", "llama-3.1-8b", "--gpu", "h1000"), "--gpu", "h100-sxm"),
         (("price", "llama-3.1-8b", "--lengths", "0/5"), "--lengths", "1500/400"),
         (("fit", "llama-3.1-8b", "--gpu", "h1000"), "--gpu", "h100-sxm"),

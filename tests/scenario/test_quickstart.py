@@ -43,21 +43,25 @@ def test_there_are_five_questions_whose_defaults_make_a_scenario(tmp_path: Path)
     [
         ("12.5", 12.5),
         ("12.5/s", 12.5),
-        ("864000/day", 10.0),
-        ("864,000 per day", 10.0),
+        *((text, 20.0) for text in ("20 req/s", "20rps", "1200 rpm", "1,200 requests per minute", "72k calls an hour")),
+        *((text, 10.0) for text in ("864000/day", "864k requests a day", "864,000 per day", "25.92 million per month")),
         ("50000 users", 50_000 * REQUESTS_PER_USER_PER_DAY / 86_400),
+        ("3 bn tokens a day", 3e9 / 1200 / 86_400),
+        ("2.5m tokens/hour", 2.5e6 / 1200 / 3600),
+        ("9,000 tokens per month", 9000 / 1200 / 30 / 86_400),
     ],
 )
-def test_traffic_is_requests_a_second_a_day_or_users(tmp_path: Path, traffic: str, mean_per_s: float) -> None:
+def test_traffic_is_requests_or_tokens_in_any_time_or_users(tmp_path: Path, traffic: str, mean_per_s: float) -> None:
     request = _request(tmp_path, traffic=traffic, lengths="1000/200")
-    assert request.workload.rate_per_s == pytest.approx(mean_per_s)
-    by_day = "day" in traffic or "users" in traffic
+    assert request.workload.rate_per_s == pytest.approx(mean_per_s, rel=1e-4)
+    by_day = any(word in traffic for word in ("day", "month", "users", "tokens"))
     assert request.profile == (load_profile("azure-2024-conv-day") if by_day else None)
 
 
 def test_lengths_are_numbers_a_preset_or_a_trace_beside_the_scenario(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n0,100,10\n1,300,30\n", encoding="utf-8")
-    for lengths, mean in (("1000/200", 1000.0), ("t.csv", 200.0), ("azure-2023-code", 2047.85)):
+    typed = (("1000/200", 1000.0), ("6k in / 300 out", 6000.0), ("6000 300", 6000.0))
+    for lengths, mean in (*typed, ("t.csv", 200.0), ("azure-2023-code", 2047.85)):
         # 2,047.85 tokens: mean prompt of the published code trace (AzureLLMInferenceTrace_code.csv, 8,819 requests).
         assert _request(tmp_path, lengths=lengths).workload.lengths.mean_input == pytest.approx(mean, rel=0.01)
 
@@ -105,15 +109,6 @@ def test_every_line_that_can_be_changed_has_a_comment() -> None:
     assert plain == ["name: case", "workload:", "search:"]
 
 
-@pytest.mark.parametrize(
-    ("traffic", "per_day"),
-    [("3 billion tokens a day", 3e9 / 1100), ("2.5m tokens/hour", 60e6 / 1100), ("9,000 tokens per month", 300 / 1100)],
-)
-def test_tokens_are_requests_of_their_mean_length(traffic: str, per_day: float) -> None:
-    text = quickstart_text({**DEFAULTS, "traffic": traffic, "lengths": "1000/100"}, "case")
-    assert scenario_of_text(text).workload.requests_per_day == pytest.approx(per_day, rel=1e-4)
-
-
 def test_concurrent_users_and_instant_are_understood() -> None:
     answers = {**DEFAULTS, "traffic": "300 concurrent users", "targets": "instant", "gpus": "h100", "lengths": "100/11"}
     found = scenario_of_text(quickstart_text(answers, "case"))
@@ -124,7 +119,7 @@ def test_concurrent_users_and_instant_are_understood() -> None:
 
 BAD = [
     ("llm", "lama", "unknown name"),
-    ("traffic", "many", "is no number"),
+    *(("traffic", text, "is no number") for text in ("many", "5000 tokens", "50 users a month")),
     ("traffic", "-3", "greater than 0"),
     ("traffic", "nan", ""),
     ("traffic", "1e300 users", "must be 1e-09 to 1e+09"),

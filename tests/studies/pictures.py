@@ -119,7 +119,8 @@ def compare_ways(page: webdriver.Chrome) -> None:
 
 def scroll_to_year(page: webdriver.Chrome) -> None:
     """Bring the comparison of a year to the top of the window."""
-    page.execute_script("arguments[0].scrollIntoView()", browser.element(page, heading("Own or API, over a year?")))
+    year = browser.element(page, heading("What does a year of growth take?"))
+    page.execute_script("arguments[0].scrollIntoView()", year)
 
 
 # --- the pictures -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 import planner
-from planner.analysis import api_break_even, api_prices_of, cost_year, headroom, own_price
+from planner.analysis import api_break_even, api_prices_of, cost_year, headroom
 from planner.analysis.headline import CostEnd, dollars
 from planner.fleet import hardware_for
 from planner.llm import listed_api_prices
@@ -73,22 +73,6 @@ def test_an_own_price_is_compared_where_none_is_listed_and_no_other_visitor_sees
     assert "given by hand" not in said(fine(other.run()))
 
 
-def test_the_smallest_demand_is_looked_for_on_request_only() -> None:
-    page = opened()
-    assert not page.success
-    page.number_input(key="cost-own-input").set_value(2.0)
-    page.number_input(key="cost-own-output").set_value(2.0)
-    page.run()
-    chosen = page.selectbox[0]
-    fine(chosen.set_value(chosen.options.index("own price (llama-3.3-70b-instruct)")).run())
-    found = press(page, "Find it").success[0].value
-    # a fleet of one replica of 4 H100 is the least there is: below its break-even no fleet is cheaper
-    rate = float(found.split("planned for ")[1].split(" ")[0])
-    price = own_price("llama-3.3-70b-instruct", "2.0/2.0", date(2026, 11, 21))
-    least = api_break_even(theory("workload.rate_per_s=0.5"), [price])[0].fleet_break_even_per_s
-    assert rate == pytest.approx(least, rel=0.03)
-
-
 def test_a_year_of_own_and_api_grows_as_the_visitor_assumes() -> None:
     page = opened()
     assert "12 months cost" in said(page) and "Month by month" in said(page) + " ".join(
@@ -105,6 +89,13 @@ def test_a_year_of_own_and_api_grows_as_the_visitor_assumes() -> None:
         headroom(plan).share,
     )
     assert f"{year.fleet.cumulated_usd[-1]:,.0f} USD" in said(page) != before
+
+
+def test_a_fleet_of_several_models_lasts_and_grows_without_apis() -> None:
+    one = {"name": "code", "llm": "llama-3.1-8b", "workload": {"rate_per_s": 1, "lengths": "1000/100"}, "slo": "chat"}
+    page = opened(f"services=[{json.dumps(one)}]")
+    fine(page.number_input(key="cost-growth").set_value(10.0).run())
+    assert "The fleet holds until 202" in said(page) and "12 months" in said(page)
 
 
 def test_another_way_of_buying_is_planned_on_request_and_can_be_used() -> None:
@@ -162,5 +153,5 @@ def test_on_a_phone_every_part_is_a_line_that_opens(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(type(st.context), "headers", property(lambda _: agent))
     page = opened()
     questions = [one.label.strip("*") for one in page.expander]
-    assert "What does it cost, and per what?" in questions and "Own or API, over a year?" in questions
+    assert "What does it cost, and per what?" in questions and "What does a year of growth take?" in questions
     assert not page.subheader and values(page)["$ per month"]
