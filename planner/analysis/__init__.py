@@ -34,6 +34,7 @@ from planner.analysis.headline import (
     CostRange,
     fleet_words,
     goodput_words,
+    no_fleet_words,
     own_words,
     place_words,
     service_rates,

@@ -95,6 +95,13 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def no_fleet_words(plan: Plan, restriction: str) -> str:
+    """Why a SKU or a mode has no fleet: what is said of its configuration that comes nearest."""
+    rejections = [one for one in plan.rejections if restriction in (one.sku, one.mode.value)]
+    nearest = min(rejections, key=lambda one: one.ratio, default=None)
+    return nearest.reason if nearest else "none meets the targets within the limits"
+
+
 def traffic_words(plan: Plan) -> str:
     """What is served, of each model: ``gpt-oss-20b at 60 and qwen3-8b to 300 concurrent users at 15 requests/s``."""
     request, found = plan.request, service_rates(plan)

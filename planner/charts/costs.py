@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from planner.analysis import ApiBreakEven, CostYear, PurchaseOffer, api_names, mean_served_per_s
+from planner.analysis import ApiBreakEven, CostYear, PurchaseOffer, api_names, headline, mean_served_per_s
 from planner.charts.marks import (
     BLUE,
     GREEN,
@@ -83,9 +83,7 @@ def _cost_row(plan: Plan, alternative: Alternative) -> Row:
     if usd is not None and rate > 0.0:
         month, thousand = usd * HOURS_PER_MONTH, 1e3 * usd / (3600.0 * rate)
     else:
-        rejections = [rejection for rejection in plan.rejections if name in (rejection.sku, rejection.mode.value)]
-        nearest = min(rejections, key=lambda rejection: rejection.ratio, default=None)
-        reason = nearest.reason if nearest else "none meets the targets within the limits"
+        reason = headline.no_fleet_words(plan, name)
     return {
         "name": name,
         "kind": alternative.kind,
@@ -187,7 +185,7 @@ def pool_cost_chart(plan: Plan) -> alt.LayerChart:
     ends: dict[str, Row] = {}
     for row in rows:
         idle = ends.get(row["pool"], {"idle": 0.0})["idle"] + row["share"] * (row["part"] in (FREE, SPARE, DARK))
-        label = f"${row['end']:,.0f}" + (f" ({percent(idle)} idle)" if idle else "")
+        label = f"${row['end']:,.0f}" + (f" ({percent(idle)} in reserve)" if idle else "")
         ends[row["pool"]] = {"pool": row["pool"], "end": row["end"], "idle": idle, "label": label}
     axes = bar_axes(list(ends.values()), "pool", "end", "USD per month", width_px=220, format=",~f")
     shown = tooltip("pool", "usd_per_month", part="Pays for", share="Share of the pool's cost")

@@ -96,7 +96,7 @@ def planner_command(
 def skus(json_file: JsonFile = None) -> None:
     """List the GPUs with their peaks, links and prices.
 
-    A price is the cheapest on-demand one of a single GPU, with provider and date.
+    A price is the cheapest on-demand one per GPU, however many are sold at once, with provider and date.
 
     \b
     planner skus

@@ -67,7 +67,7 @@ def plan(
     planner plan chat-llama-70b --set workload.rate_per_s=80 --set 'search.skus=[h100-sxm, h200-sxm]'
     planner plan chat-llama-70b --set slo.0.threshold_s=0.5 --set prices.usd_per_gpu_hour.h100-sxm=2.10
     planner plan my.yaml --json plan.json --md report.md
-    planner plan --llm qwen3-32b --rate 20 --lengths 1500/400
+    planner plan --llm qwen3-32b --rate '300 concurrent users' --targets chat --set prices.region=eu
     planner plan my.yaml --calibration my-gpu.json
     planner plan my.yaml --set search.solver=cbc --lp fleet.mps
     planner plan my.yaml --fleet '13 x b200-sxm TP1 prefill + 3 x b200-sxm TP1 b512 decode'

@@ -136,12 +136,15 @@ def fit_headline(llm: LlmSpec, fits: Sequence[Fit]) -> str:
     """
     cache = llm.native_precision.kv_cache
     per_token = kv_bytes_per_token(llm, cache)
-    names = {one.sku for one in fits}
-    alone = {one.sku for one in fits if one.tp == 1 and one.requests}
+    names, fitting = {one.sku for one in fits}, [one for one in fits if one.requests]
+    least = {sku: min(one.tp for one in fitting if one.sku == sku) for sku in {one.sku for one in fitting}}
+    where = f"one GPU of {list(least.values()).count(1)} of {len(names)} kinds, on one server of {len(least)}"
+    if len(names) == 1:
+        where = f"{least.get(fits[0].sku, 'no number of')} x {fits[0].sku}"
     return (
         f"{llm.id}: {significant(1e-9 * parameters(llm))} billion parameters, {per_token:,.0f} bytes "
-        f"({significant(per_token / 1024)} KiB) of KV cache per token in {cache.value}; it fits on one GPU of "
-        f"{len(alone)} of {len(names)} kinds, on one server of {len({one.sku for one in fits if one.requests})}."
+        f"({significant(per_token / 1024)} KiB) of KV cache per token in {cache.value}; in the smallest "
+        f"format it fits on {where}."
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from hardware_db import STALE_PRICE_DAYS, EngineProfile, Price, stale_days
-from planner.analysis import own_words, place_words, service_rates, traffic_words
+from planner.analysis import no_fleet_words, own_words, place_words, service_rates, traffic_words
 from planner.core import (
     Columns,
     Metric,
@@ -515,8 +515,9 @@ def _plan_latency_table(plan: Plan) -> Table:
     ]
     transfers = [planned.predicted.kv_transfer_s for planned in plan.deployments if planned.predicted.kv_transfer_s]
     sent = " and ".join(f"{significant(1e3 * seconds)} ms" for seconds in transfers)
-    notes = [f"E2E and TPOT include the KV transfer between pools, {sent} on average."] if sent else []
-    return latency_table(distributions, " ".join(dict.fromkeys(notes)))
+    notes = ["Of the requests of all deployments together."] if len(plan.deployments) > 1 else []
+    notes += [f"E2E and TPOT include the KV transfer between pools, {sent} on average."] if sent else []
+    return latency_table(distributions, " ".join(notes))
 
 
 def _load_table(plan: Plan) -> Table:
@@ -543,30 +544,31 @@ def _alternative_table(plan: Plan, cost: CostBreakdown) -> Table:
         "plan may have to grow as the plan did. >=: at optimistic rates it costs that much already, so it was not "
         "looked at any closer. Engines: on the SKUs of the plan. Difference: USD/hour against the plan."
     )
-    return alternative_table("Best alternative per format, SKU, mode and engine", order, cost, note)
+    return alternative_table("Best alternative per format, SKU, mode and engine", order, plan, cost.usd_per_hour, note)
 
 
-def alternative_table(title: str, alternatives: Sequence[Alternative], cost: CostBreakdown, note: str) -> Table:
-    """Fleets beside the plan; with a column that says why one is not the plan where any costs no more."""
+def alternative_table(title: str, alternatives: Sequence[Alternative], plan: Plan, usd: float, note: str) -> Table:
+    """Fleets beside the plan; with a column that says why one is none, or not the plan though it costs no more."""
+
+    def why(one: Alternative) -> str:
+        return one.why_not or (no_fleet_words(plan, one.restriction) if one.usd_per_hour is None else "")
 
     def differences(one: Alternative, words: Callable[[float], str]) -> str:
         if one.usd_per_hour is None:
             return "-"
-        return words(0.0 if one.is_chosen else one.usd_per_hour - cost.usd_per_hour)
+        return words(0.0 if one.is_chosen else one.usd_per_hour - usd)
 
-    why: Columns[Alternative] = {"why it is not the plan": lambda one: one.why_not or "-"}
+    reasons: Columns[Alternative] = {"why it is not the plan": lambda one: why(one) or "-"}
     columns: Columns[Alternative] = {
         "only": lambda one: one.restriction,
-        "best fleet": lambda one: one.summary,
+        "best fleet": lambda one: "none" if one.usd_per_hour is None else one.summary,
         "requests/s": lambda one: "-" if one.usd_per_hour is None else significant(one.rate_per_s),
         "USD/hour": lambda one: (
             "-" if one.usd_per_hour is None else f"{'>= ' if one.is_bound else ''}{money(one.usd_per_hour)}"
         ),
-        "difference": lambda one: differences(one, lambda usd: f"{usd:+,.2f}" if not one.is_chosen else "0"),
-        "difference %": lambda one: differences(
-            one, lambda usd: percent(usd / cost.usd_per_hour, signed=not one.is_chosen)
-        ),
-        **(why if any(one.why_not for one in alternatives) else {}),
+        "difference": lambda one: differences(one, lambda more: f"{more:+,.2f}" if not one.is_chosen else "0"),
+        "difference %": lambda one: differences(one, lambda more: percent(more / usd, signed=not one.is_chosen)),
+        **(reasons if any(map(why, alternatives)) else {}),
     }
     return Table.of(title, alternatives, columns, note)
 

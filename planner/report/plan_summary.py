@@ -99,4 +99,4 @@ def _alternative_tables(plan: Plan, cost: CostBreakdown) -> list[Table]:
     if not shown:
         return []
     note = "From theory. >=: at least that much, at optimistic rates."
-    return [alternative_table("Alternatives", shown, cost, note)]
+    return [alternative_table("Alternatives", shown, plan, cost.usd_per_hour, note)]

@@ -387,17 +387,18 @@ def price_tables(prices: Sequence[TokenPrice], apis: Sequence[ApiPrice], lengths
     rows = tuple(
         (
             f"{one.box.gpus} x {one.box.config.sku.id}",
-            money(one.price.usd_per_gpu_hour),
-            f"{one.price.provider}, {one.price.retrieved_on}",
             *(significant(one.usd_per_million(point)) for point in one.box.points),
+            money(one.price.usd_per_gpu_hour),
+            f"{one.price.provider}, {one.price.retrieved_on}"
+            + f", by the {one.price.block_gpus}" * (one.price.block_gpus > one.box.gpus),
         )
         for one in prices
     )
     note = (
         "USD per million output tokens, prompts included, on one server that is always full: load that varies and "
-        "targets make it dearer."
+        "targets make it dearer. By the 8: sold eight at once only."
     )
-    columns = ("server", "USD per GPU-hour", "price of", *(number_of(count, "user") for count in users))
+    columns = ("server", *(number_of(count, "user") for count in users), "USD per GPU-hour", "price of")
     own = Table(f"Requests of {lengths[0]:,}/{lengths[1]:,} tokens", columns, rows, note)
     hosted = Table.of(
         "Hosted APIs",

@@ -33,6 +33,8 @@ def test_kv_bytes_per_token_are_those_of_the_published_configuration() -> None:
     fits = fit_gpus(llm, gpus=["h100-sxm"])
     assert fit_record(llm, fits)["kv_bytes_per_token"] == 2 * 80 * 8 * 128 * 2
     assert "327,680 bytes" in fit_headline(llm, fits)
+    some = next(one for one in fits if one.requests)
+    assert f"fits on {some.tp} x {some.sku}." in fit_headline(llm, [some])
 
 
 def test_tables_show_the_smallest_degree_of_many_gpus_and_every_degree_of_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from planner.launch import launch_specs
 from planner.launch.placement import place_replicas, server_numbers
 from planner.report import LIMITS
 from planner.report import plan as report
+from planner.search import Mode, Rejection
 from planner.serving import Performance, PoolLimit
 from planner.workload import Images
 
@@ -120,17 +122,16 @@ def test_targets_are_held_against_both_theory_and_simulation(plan: Plan) -> None
         assert _number(row["simulated"]) == pytest.approx(1e3 * check.simulated_s, rel=0.006)
 
 
+def test_latencies_of_several_deployments_together_say_that_they_are(plan: Plan) -> None:
+    twice = dataclasses.replace(plan, deployments=2 * plan.deployments)
+    assert "together" in _table(twice, "Latency").note and not _table(plan, "Latency").note
+
+
 def test_alternatives_show_their_distance_from_the_plan(plan: Plan) -> None:
     assert plan.cost is not None
     rows = _rows(_table(plan, ALTERNATIVES))
-    assert {row["only"] for row in rows} == {
-        "narrower formats",
-        *PRICES,
-        "mixed",
-        "disaggregated",
-        "sglang",
-        "tensorrt-llm",
-    }
+    others = {"narrower formats", "mixed", "disaggregated", "sglang", "tensorrt-llm"}
+    assert {row["only"] for row in rows} == {*PRICES, *others}
     for row in rows:
         if row["USD/hour"] == "-":
             continue
@@ -147,6 +148,11 @@ def test_a_reason_stands_in_the_row_of_what_is_cheaper_and_takes_no_column_where
     reasons = {name: row["why it is not the plan"] for name, row in rows.items()}
     assert reasons.pop(cheaper[0].restriction) == "2 SKUs where 1 will do" and set(reasons.values()) == {"-"}
     assert rows[cheaper[0].restriction]["difference %"] == "-"  # one that does not exist has no numbers
+    sku = next(one for one in bare if one.kind == "sku")
+    none = dataclasses.replace(sku, usd_per_hour=None, summary="none meets the targets within the limits")
+    why = Rejection(sku.restriction, Mode.MIXED, f"{sku.restriction}: no price may be used", math.inf)
+    (row,) = _rows(_table(dataclasses.replace(plan, alternatives=(none,), rejections=(why,)), ALTERNATIVES))
+    assert (row["best fleet"], row["why it is not the plan"]) == ("none", why.reason)  # it is for sale nowhere
 
 
 @pytest.mark.parametrize(("predicted", "verdict"), [(1.149, "yes"), (1.151, "NO"), (0.851, "yes"), (0.849, "NO")])
