@@ -16,14 +16,7 @@ from planner.analysis.headline import fleet_words
 from planner.analysis.replanner import CHANGE_TOLERANCE, Replanner
 from planner.analysis.types import Headroom, KeptFleet
 from planner.core import InputError, rebuilt
-from planner.fleet import (
-    Corrections,
-    Plan,
-    PlannedDeployment,
-    Progress,
-    pool_name,
-    slower_deployment,
-)
+from planner.fleet import Corrections, Plan, PlannedDeployment, Progress, pool_name, slower_deployment
 from planner.serving import Deployment, Performance, evaluate, sustainable_rate_per_s
 from planner.traffic import DAYS_PER_MONTH, Forecast
 from planner.workload import LatencyDistribution, Slo, Workload

@@ -221,10 +221,7 @@ class ServedTraffic:
 
 
 def compare_running_fleet(
-    served: Sequence[ServedTraffic],
-    slo: Slo,
-    measured: ServerMetrics,
-    known: Mapping[str, MeasuredSteps] | None = None,
+    served: Sequence[ServedTraffic], slo: Slo, measured: ServerMetrics, known: Mapping[str, MeasuredSteps] | None = None
 ) -> RunningFleet:
     """Measurements of a running fleet beside the plan.
 
@@ -564,11 +561,7 @@ _ELSEWHERE = "look first at engine flags, clocks, other work on the GPUs and wha
 
 
 def _why_not(
-    fleet: _Fleet,
-    skus: set[str],
-    per_token: MeasuredLatency | None,
-    expected: _Prediction,
-    measured: ServerMetrics,
+    fleet: _Fleet, skus: set[str], per_token: MeasuredLatency | None, expected: _Prediction, measured: ServerMetrics
 ) -> str:
     """Why step times cannot be inferred; empty where they can."""
     if len(skus) > 1:

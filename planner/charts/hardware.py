@@ -146,11 +146,7 @@ def sku_map(rows: Sequence[Row], dtype: Dtype) -> alt.LayerChart:
     points = dots(rows, shown, x=x, y=y, **series("knowledge", styles, below)).encode(size=area)
     ridges, ends = _ridge_lines(across, up)
     lines = inline_chart(ridges).mark_line(color=GREY, strokeDash=[4, 4], strokeWidth=1, opacity=0.6)
-    layers = [
-        points,
-        lines.encode(x=x, y=y, detail="ridge:N"),
-        words(ends, GREY, "left", dx=12, dy=5).encode(x=x, y=y),
-    ]
+    layers = [points, lines.encode(x=x, y=y, detail="ridge:N"), words(ends, GREY, "left", dx=12, dy=5).encode(x=x, y=y)]
     marked = [{**row, "label": row["sku"]} for row in rows if row["is_marked"]]
     for dy, alternate in ((-14, marked[::2]), (16, marked[1::2])):
         layers.append(words(alternate, GREY, "center", dy=dy).encode(x=x, y=y))
@@ -325,11 +321,7 @@ def parity_chart(rows: Sequence[Row], color: str = "class") -> alt.ConcatChart:
         band = inline_chart(edges).mark_area(clip=True, color=GREY, opacity=0.18)
         diagonal = inline_chart([{"measured_ms": at, "predicted_ms": at} for at in ends]).mark_line(color=GREY)
         points = dots(own, shown, size=25, x=x, y=y, **series(color, styles, legend_of(kinds, "bottom", title=None)))
-        layers = [
-            band.encode(x=x, y=low, y2="high:Q"),
-            diagonal.encode(x=x, y=y),
-            points.encode(opacity=pale),
-        ]
+        layers = [band.encode(x=x, y=low, y2="high:Q"), diagonal.encode(x=x, y=y), points.encode(opacity=pale)]
         title = titled(figure, "Band: 20 %. Pale: fitted to.")
         panels.append(
             layered(layers, title, PARITY_PX, f"{figure}, predicted against measured").properties(width=PARITY_PX)

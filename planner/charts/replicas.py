@@ -29,14 +29,7 @@ from planner.charts.marks import (
     tooltip,
     words,
 )
-from planner.charts.steps import (
-    bound_shares,
-    decode_row,
-    decode_step,
-    prefill_row,
-    prefill_step,
-    step_rows,
-)
+from planner.charts.steps import bound_shares, decode_row, decode_step, prefill_row, prefill_step, step_rows
 from planner.core import GIB, number_of
 from planner.engine import ReplicaConfig, memory_footprint
 from planner.search import PoolOnSku

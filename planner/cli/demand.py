@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from planner.cli.base import (
-    INFEASIBLE,
-    CommonOptions,
-    PlanOrScenario,
-    ScenarioName,
-    api_prices,
-    require_fleet,
-    takes,
-)
+from planner.cli.base import INFEASIBLE, CommonOptions, PlanOrScenario, ScenarioName, api_prices, require_fleet, takes
 from planner.core import InputError
 
 if TYPE_CHECKING:

@@ -110,13 +110,7 @@ def validate(
 
 
 def _own_runs(
-    file: Path,
-    engine: str | None,
-    model: str | None,
-    sku: str | None,
-    tp: int | None,
-    precision: str,
-    served_name: str,
+    file: Path, engine: str | None, model: str | None, sku: str | None, tp: int | None, precision: str, served_name: str
 ) -> tuple[tuple[ServingPoint, ...], tuple[str, ...]]:
     """Runs of a result file, and what is to be said of them; the server is as described, else as the file names it."""
     from calibration import benchmark_files, hardware_with, run_checks

@@ -9,15 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.base import (
-    STDOUT,
-    CommonOptions,
-    check_outputs,
-    deliver,
-    files_in,
-    takes,
-    write,
-)
+from planner.cli.base import STDOUT, CommonOptions, check_outputs, deliver, files_in, takes, write
 from planner.core import InputError, UnknownNameError, json_text
 
 if TYPE_CHECKING:

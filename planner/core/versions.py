@@ -77,7 +77,7 @@ def _plan_of_3(content: Content) -> Content:
         measured = request.get("measured_steps", {})
         doubt = {"confidence": request.get("confidence", 0.9), "measured": measured}
         kept = {name: part for name, part in taught.items() if name != "deviations"}
-        upgraded["corrections"] = {**kept, "doubt": doubt, "sure": [], "together": 1.0}
+        upgraded["corrections"] = {**kept, "doubt": doubt, "sure": [], "together": []}
     return upgraded
 
 

@@ -15,13 +15,7 @@ from planner.core import FloatArray, InputError
 from planner.engine.replica import ReplicaConfig
 from planner.engine.step_times import StepTimer
 from planner.llm import VisionEncoder
-from planner.roofline import (
-    CalibratedGpu,
-    encoder_kernels_s,
-    encoder_launches,
-    encoder_operators,
-    encoder_tp,
-)
+from planner.roofline import CalibratedGpu, encoder_kernels_s, encoder_launches, encoder_operators, encoder_tp
 from planner.workload import Images, TokenLengths
 
 

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from planner.engine import kv_tiers_usd_per_gpu_hour
-from planner.fleet.corrections import LEAST_KEPT, Corrections, HeldPool, KeptShare, KeptShares
+from planner.fleet.corrections import LEAST_KEPT, Corrections, HeldPool, KeptShare, KeptShares, SureShare
 from planner.fleet.types import pool_name
 from planner.optimizer import Allocation, Unit, UnitStage
 from planner.search import Capacity, ConfigurationFamily, Dominated, Mode, PoolOption, Rejection, worth_sizes
@@ -145,8 +146,8 @@ class CandidateColumns:
 
     Attributes:
         dominated: members that another one of their family betters, by name.
-        together: share of their rates that columns keep in a fleet of several SKUs, which all have to hold in the same
-            worlds of other step times.
+        together: by service and family, the share of its rates that it keeps in a fleet of several SKUs, which all have
+            to hold in the same worlds of other step times; 1 where there is none.
         rises: how often a rate rose. Under a drift bounds rest on shares that other families kept, which may be too
             low; what was concluded from rates before does not hold then.
     """
@@ -171,7 +172,8 @@ class CandidateColumns:
             corrections: what simulation taught in another plan; None: nothing.
         """
         self.rises = 0
-        self.together = 1.0 if corrections is None else corrections.together
+        sure_together = () if corrections is None else corrections.together
+        self.together = {(one.service, one.family): one.share for one in sure_together}
         self._sites = sites
         self._limits = limits
         self._simulated: dict[tuple[str, str], float] = {}
@@ -228,8 +230,7 @@ class CandidateColumns:
 
     def _sized(self, service: str, member: PoolOption, surviving: int) -> Column:
         """A column of a configuration with so many surviving replicas, without rates."""
-        known = self.of_members([(service, member)])[0]
-        return replace(known, surviving=surviving, rates={})
+        return self._family_column(service, self._family_of[service, pool_name(member)], surviving, member)
 
     def corrections(self, known: Corrections, used: Iterable[str]) -> Corrections:
         """Corrections of the rates of theory by the simulations so far.
@@ -257,7 +258,10 @@ class CandidateColumns:
             expected=tuple(expected),
             held=tuple(self._held[name] for name in used if name in self._held),
             sure=tuple(self._shares.all_sure()),
-            together=self.together,
+            together=tuple(
+                SureShare(service=service, family=family, share=share)
+                for (service, family), share in self.together.items()
+            ),
         )
 
     @property
@@ -392,6 +396,22 @@ class CandidateColumns:
                     self._simulated[column.name, name] *= lost
             self._set(self._corrected(column))
 
+    def lower_together(self, member: PoolOption, service: str, kept: float) -> None:
+        """Lower the rates of a configuration's family in fleets of several SKUs to a share.
+
+        Args:
+            member: the configuration.
+            service: it serves.
+            kept: share.
+        """
+        key = service, self._family_of[service, pool_name(member)]
+        share = kept * self.together.get(key, 1.0)
+        self.together[key] = share if share >= LEAST_KEPT else 0.0
+
+    def share_together(self, column: Column) -> float:
+        """Share of its rates that a column keeps in a fleet of several SKUs."""
+        return self.together.get((column.service, column.family.name), 1.0)
+
     def offer_alone(self, member: PoolOption, service: str, served: Collection[str]) -> None:
         """Offer pools that serve one slice alone, after one of the same family missed a target with several.
 
@@ -480,6 +500,27 @@ class CandidateColumns:
         self._by_name[column.name] = column
         return column
 
+    def just(
+        self, pools: Iterable[tuple[str, PoolOption, int, Mapping[str, float]]], *, is_simulated: bool, beside: bool
+    ) -> CandidateColumns:
+        """Columns of some pools, which carry what is routed to them, whatever is known of their rates.
+
+        Args:
+            pools: service, configuration, surviving replicas, and by slice what is routed to them [1/s].
+            is_simulated: whether they are simulated though theory says that they miss.
+            beside: all others stay.
+        """
+        own = copy(self)
+        own._by_name, own._simulated = dict(self._by_name) if beside else {}, dict(self._simulated)
+        own.together = self.together if beside else {}
+        for service, member, surviving, routed_per_s in pools:
+            rates_per_s = {name: rate * (1.0 + _ROUNDING) for name, rate in routed_per_s.items()}
+            rates = {name: SliceRate(rate_per_s, is_exact=True) for name, rate_per_s in rates_per_s.items()}
+            column = replace(self._sized(service, member, surviving), rates=rates)
+            own._by_name[column.name] = column
+            own._simulated |= {(column.name, name): rate for name, rate in rates_per_s.items()} if is_simulated else {}
+        return own
+
     def enlarged(self, units: Mapping[str, int], routed_per_s: Mapping[str, float]) -> Column:
         """All units of one configuration as one with a surviving replica more, which carries at least what they do.
 
@@ -537,9 +578,9 @@ class CandidateColumns:
                     self._sizes.add((service, name, surviving))
                     self._set(self._family_column(service, name, surviving))
 
-    def _family_column(self, service: str, family: str, surviving: int) -> Column:
-        """A column whose rates are bounds, for every slice that some member of the family can serve."""
-        by_slice = self._open_families(service, family)
+    def _family_column(self, service: str, family: str, surviving: int, member: PoolOption | None = None) -> Column:
+        """A column whose rates are bounds, for every slice that some member of the family serves; of a member none."""
+        by_slice = self._open_families(service, family) if member is None else self._families[service][family]
         widest = max(by_slice.values(), key=lambda sliced: len(sliced.members))
         channel = f"{service} {widest.hands_on} {self._sites[widest.sku]}"
         column = Column(
@@ -547,11 +588,11 @@ class CandidateColumns:
             family=widest,
             surviving=surviving,
             limits=self._limits,
-            member=None,
+            member=member,
             rates={},
             channel="" if widest.role is Role.MIXED else channel,
         )
-        return replace(column, rates={name: self._rate(column, name) for name in by_slice})
+        return replace(column, rates={name: self._rate(column, name) for name in by_slice if member is None})
 
     def _kept_share(self, service: str, member: PoolOption) -> float:
         """Share of its rates by theory that simulation and the confidence asked for leave a configuration."""

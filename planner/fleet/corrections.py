@@ -147,7 +147,7 @@ class Corrections(Frozen):
         expected: of the others.
         held: pools of the fleet that carried more than theory says.
         sure: by the families that held in too few worlds.
-        together: share that families of several SKUs keep in one fleet, which all have to hold in the same worlds.
+        together: by the families that held in too few worlds together with those of another SKU.
     """
 
     traffic: TrafficKind
@@ -156,7 +156,7 @@ class Corrections(Frozen):
     expected: tuple[ExpectedShare, ...] = ()
     held: tuple[HeldPool, ...] = ()
     sure: tuple[SureShare, ...] = ()
-    together: float = 1.0
+    together: tuple[SureShare, ...] = ()
 
     def of(self, workload: Workload, doubt: StepDoubt) -> Corrections:
         """These, less what is of requests that come otherwise, and of another doubt."""

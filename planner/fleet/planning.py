@@ -44,15 +44,7 @@ from planner.fleet.program import FleetSearch, search_fleet
 from planner.fleet.refinement import COARSE_GAP, refined_allocation
 from planner.fleet.search import NoFleet, VerifiedFleet, find_fleet
 from planner.fleet.sites import lower_bound
-from planner.fleet.types import (
-    Plan,
-    PlanConfidence,
-    PlannedDeployment,
-    PlanRequest,
-    Progress,
-    gpu_servers,
-    pool_name,
-)
+from planner.fleet.types import Plan, PlanConfidence, PlannedDeployment, PlanRequest, Progress, gpu_servers, pool_name
 from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
 from planner.optimizer import Allocation, FleetProblem, Objective, SolveStatus
 from planner.search import Rejection, ShiftRule
@@ -203,10 +195,7 @@ def described_plan(
     supply = market.site_of(fleet.allocation).supply
     allocation = with_all_owned(fleet.allocation, supply)
     chosen = search.chosen(allocation)
-    bought = (
-        *bought_gpus(allocation, supply, search.periods),
-        *bought_tiers(allocation, chosen, search.periods),
-    )
+    bought = (*bought_gpus(allocation, supply, search.periods), *bought_tiers(allocation, chosen, search.periods))
     deployments = with_costs(fleet.deployments, usd_per_hour_by_sku(bought))
     users = request.users * request.growth if request.users is not None else None
     targets = target_checks(deployments, search.slos)
@@ -257,13 +246,7 @@ def described_plan(
         given=given,
         losses=made_later(
             partial(
-                worst_losses,
-                deployments,
-                slow,
-                factors,
-                search.slos,
-                search.slices,
-                gpu_servers(bought, hardware.skus),
+                worst_losses, deployments, slow, factors, search.slos, search.slices, gpu_servers(bought, hardware.skus)
             )
         ),
     )

@@ -1,8 +1,9 @@
-"""Pool sizes of a fleet that holds: smaller where simulation allows it, larger where the GPUs are paid for.
+"""Pool sizes beside those that were tried: between what missed and what holds, and with GPUs that are paid for.
 
-Theory that is too careful makes a fleet too large, and nothing in a fleet that holds shows it. So each pool in turn
-loses a replica; its traffic stays, or where several deployments serve the same slices, is spread over the rest. A
-smaller fleet that holds is made smaller still until it misses.
+What is concluded from a fleet that misses is a guess: one with a replica more may hold, or one that gives a prefill
+replica for a decode replica. Theory that is too careful makes a fleet too large, and nothing in a fleet that holds
+shows it: so each of its pools in turn loses replicas. Which sizes are asked about is said here; whether a fleet of them
+holds is for `planner.fleet.search`.
 
 Where GPUs come in blocks larger than a fleet needs, or are one's own, a replica that costs nothing lowers the load of
 every other one: whoever pays for sixteen GPUs of which fifteen suffice runs sixteen. The program does not say so, since
@@ -11,23 +12,23 @@ fleets of both sizes cost the same.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from planner.fleet.pairing import UsedPool, shared_rates, used_pools
 from planner.fleet.program import SAME_COST, FleetSearch
 from planner.fleet.types import PlannedDeployment, pool_name
-from planner.fleet.verification import ScopedSlo, open_targets, simulated_share, violated_metrics
+from planner.fleet.verification import ScopedSlo, simulated_share
 from planner.optimizer import Allocation, Objective
 from planner.search import DeploymentOption
 from planner.serving import MOST_STABLE_SHARE
-from planner.supply import with_all_owned
+from planner.supply import Supply, with_all_owned
 
 Groups = Sequence[tuple[DeploymentOption, tuple[UsedPool, ...]]]
 """Pools that serve together, with their configurations."""
-Simulate = Callable[[DeploymentOption, tuple[UsedPool, ...], int], PlannedDeployment]
-"""Pools simulated with a number of requests."""
 
 LARGEST_ERROR_OF_THEORY = 1.25
 """Load, in what a pool sustains by theory, up to which simulation is asked. A choice: of 63 plans with a smaller
@@ -36,150 +37,113 @@ may end before that shows."""
 TAIL_GROWTH = 3.0
 """Power of the load per replica with which the misses grow at least: a fleet whose misses would then be too many is not
 asked. A choice: near the largest rate the tail of a wait grows faster."""
-PILOT_SHARE = 0.3
-"""Requests of a first, short run over those of a plan's simulation: what misses clearly is not simulated longer."""
-BUDGET_RUNS = 6.0
-"""Runs as long as a plan's simulation that may be made to find smaller fleets; of a recording, replays. A choice."""
 
 
-@dataclass
-class Questions:
-    """How much may still be simulated to find smaller fleets.
-
-    Attributes:
-        requests: of a plan's simulation.
-        spent: runs of that length so far, where a recording is replayed of its length.
-    """
-
-    requests: int
-    spent: float = 0.0
-
-    @property
-    def may_ask(self) -> bool:
-        """True if anything is left."""
-        return self.spent < BUDGET_RUNS
-
-
-@dataclass(frozen=True)
-class _Held:
-    """A fleet that holds: its pools, what was simulated of them, and whether others are as sure."""
-
-    groups: Groups
-    deployments: Sequence[PlannedDeployment]
-    slos: Sequence[ScopedSlo]
-    is_sure: Callable[[Sequence[PlannedDeployment]], bool]
-
-
-def smaller_pools_that_hold(
-    groups: Groups,
-    deployments: Sequence[PlannedDeployment],
-    slos: Sequence[ScopedSlo],
-    simulate: Simulate,
-    questions: Questions,
-    is_sure: Callable[[Sequence[PlannedDeployment]], bool],
-) -> list[UsedPool]:
-    """The pools of a fleet with fewer replicas that holds, as far as they are not those of this one; none: no such.
-
-    The first pool that can do without a replica loses as many as it can: one, two, four, ... until the fleet misses,
-    then halfway between what held and what missed.
+def fewest_that_hold(least: int, more: int, holds: Callable[[int], bool | None]) -> None:
+    """Ask for the fewest replicas that hold, from a number of them down.
 
     Args:
-        groups: pools of a fleet that holds.
-        deployments: the same, simulated.
+        least: a number that misses.
+        more: a number above it.
+        holds: asked whether a number does; None: it is not to be had, but fewer may be.
+    """
+    top = None
+    while more > least:
+        verdict = holds(more)
+        if verdict is None:
+            more -= 1
+            continue
+        if verdict:
+            top = more
+        elif top is None:
+            return
+        else:
+            least = more
+        more = (least + top) // 2
+
+
+def may_hold(
+    pools: Sequence[UsedPool], before: Sequence[UsedPool], known: PlannedDeployment, slos: Sequence[ScopedSlo]
+) -> bool:
+    """True if theory is near enough to the load of pools of other sizes, and few enough requests missed before.
+
+    Args:
+        pools: of the other sizes; none: the others do without them.
+        before: as they held.
+        known: the same, simulated.
         slos: targets.
-        simulate: pools at their rates.
-        questions: how much may be simulated; counted on.
-        is_sure: asked of deployments that hold in simulation: whether they do in as many worlds as were asked for.
     """
-    fleet = _Held(groups, deployments, slos, is_sure)
-    for place, (_, pools) in enumerate(groups):
-        for index in range(len(pools)):
-            best: list[UsedPool] = []
-            held, missed, fewer = 0, math.inf, 1
-            while held < fewer < missed:
-                changed = _without(groups, place, index, fewer)
-                if changed and _holds(fleet, changed, simulate, questions):
-                    held, best = fewer, [pool for pools in changed.values() for pool in pools]
-                else:
-                    missed = fewer
-                fewer = 2 * held if math.isinf(missed) else (held + int(missed)) // 2
-            if best:
-                return best
-    return []
-
-
-def _without(groups: Groups, place: int, index: int, fewer: int) -> dict[int, tuple[UsedPool, ...]]:
-    """The deployments that change, by place, when a pool has fewer replicas; empty: it has no more than that.
-
-    Deployments of one slice share its traffic in proportion to what they sustain; one without replicas is dropped.
-    """
-    pools = groups[place][1]
-    pool = pools[index]
-    if pool.surviving < fewer:
-        return {}
-    kept = (pool.surviving - fewer) / pool.surviving
-    smaller = replace(pool, replicas=pool.replicas - fewer, surviving=pool.surviving - fewer)
-    changed = {place: (*pools[:index], smaller, *pools[index + 1 :])}
-    alike = [
-        number
-        for number, (_, others) in enumerate(groups)
-        if (others[0].service, set(others[0].rates_per_s)) == (pool.service, set(pools[0].rates_per_s))
-    ]
-    if len(alike) == 1 or len(pool.rates_per_s) > 1:
-        return changed if kept else {}
-    sustained = {
-        number: groups[number][1][0].rate_per_s / max(each.capacity_share for each in groups[number][1])
-        for number in alike
-    }
-    sustained[place] *= kept
-    rates_per_s = shared_rates([groups[number][1][0].rate_per_s for number in alike], list(sustained.values()))
-    spread = {}
-    for number, rate_per_s in zip(alike, rates_per_s, strict=True):
-        if rate_per_s > 0.0:
-            before = changed.get(number, groups[number][1])
-            spread[number] = tuple(
-                each.portion(rate_per_s / before[0].rate_per_s, each.replicas, each.surviving) for each in before
-            )
-    return spread
-
-
-def _holds(fleet: _Held, changed: dict[int, tuple[UsedPool, ...]], simulate: Simulate, questions: Questions) -> bool:
-    """True if the deployments that change hold in simulation; not asked where theory is far from it."""
-    if not all(_may_hold(fleet, place, pools) for place, pools in changed.items()):
-        return False
-    simulated = []
-    for place, pools in changed.items():
-        option, known = fleet.groups[place][0], fleet.deployments[place]
-        is_replay = known.run is not None and known.run.recording is not None
-        whole = known.simulated.requests if is_replay else questions.requests
-        pilot = max(1, round(PILOT_SHARE * questions.requests))
-        for requests in (questions.requests,) if is_replay else (pilot, questions.requests):
-            if not questions.may_ask:
-                return False
-            planned = simulate(option, pools, requests)
-            questions.spent += planned.simulated.requests / whole
-            is_decided = requests == questions.requests or not open_targets(planned, fleet.slos)
-            if is_decided and violated_metrics(planned, fleet.slos, by_theory=False):
-                return False
-        simulated.append(planned)
-    return fleet.is_sure(simulated)
-
-
-def _may_hold(fleet: _Held, place: int, pools: tuple[UsedPool, ...]) -> bool:
-    """True if theory is near enough to the load of these pools, and few enough requests missed before."""
-    known = fleet.deployments[place]
-    for pool, before, seen in zip(pools, fleet.groups[place][1], known.predicted.pools, strict=True):
-        growth = pool.rate_per_s / before.rate_per_s * before.surviving / max(pool.surviving, 1)
-        if growth > 1.0 and before.capacity_share * growth > LARGEST_ERROR_OF_THEORY:
+    for pool, old, seen in zip(pools, before, known.predicted.pools, strict=False):
+        growth = pool.rate_per_s / old.rate_per_s * old.surviving / pool.surviving
+        if growth > 1.0 and old.capacity_share * growth > LARGEST_ERROR_OF_THEORY:
             return False
         if growth * seen.utilisation > MOST_STABLE_SHARE:
             return False
-        for scoped in (scoped for scoped in fleet.slos if scoped.applies_to(known)):
+        for scoped in (scoped for scoped in slos if scoped.applies_to(known)):
             for target in scoped.slo.targets:
                 missing = 1.0 - simulated_share(known, scoped, target).value
                 if pool.may_cause({target.metric}) and missing * growth**TAIL_GROWTH > 1.0 - target.percentile:
                     return False
     return True
+
+
+# --- sizes that were not tried --------------------------------------------------------------------------------------
+
+
+def sizes_of(pools: Iterable[UsedPool]) -> Counter[tuple[str, str]]:
+    """Surviving replicas by service and configuration."""
+    return sum((Counter({(pool.service, pool_name(pool.option)): pool.surviving}) for pool in pools), Counter())
+
+
+def exchanges(groups: Groups, usd: float, supply: Supply) -> Iterator[tuple[int, Mapping[int, int], int]]:
+    """Pools that may grow, what others give up for it, and how far they may for so much more, if prices were linear.
+
+    Nothing is given up, or a replica of the partner.
+
+    Args:
+        groups: pools that serve together.
+        usd: what the fleet may cost more [USD/h].
+        supply: with the cost of a GPU of each SKU.
+
+    Returns:
+        The place of the pool among all; replicas more of others, by place, below 0; the most that it may have more.
+    """
+    pools = [(index, pool, pool.option.config) for index, (_, own) in enumerate(groups) for pool in own]
+    each = [config.parallelism.gpus * supply.cheapest[config.sku.id] for *_, config in pools]
+    for place, (of, *_) in enumerate(pools):
+        yield place, {}, int(usd / each[place])
+        for other, (its, pool, _) in enumerate(pools):
+            if its == of and other != place and pool.surviving > 1:
+                yield place, {other: -1}, int((usd + each[other]) / each[place])
+
+
+def resized(groups: Groups, more: Mapping[int, int]) -> list[tuple[UsedPool, ...]]:
+    """The pools of every deployment of a fleet with more surviving replicas or fewer; none where one has none left.
+
+    Deployments of the same slices share their traffic in proportion to what they sustain.
+
+    Args:
+        groups: pools that serve together.
+        more: surviving replicas more, by place among all pools.
+    """
+    places = itertools.count()
+    sized = [
+        [replace(pool, surviving=max(pool.surviving + more.get(next(places), 0), 0)) for pool in pools]
+        for _, pools in groups
+    ]
+    routed = [pools[0].rate_per_s for _, pools in groups]
+    left = [
+        min(new.surviving / old.surviving / old.capacity_share for new, old in zip(own, pools, strict=True))
+        for own, (_, pools) in zip(sized, groups, strict=True)
+    ]
+    shares = [1.0 if share else 0.0 for share in left]
+    if len({(pools[0].service, frozenset(pools[0].rates_per_s)) for _, pools in groups}) == 1 and any(left):
+        sustained = [rate_per_s * share for rate_per_s, share in zip(routed, left, strict=True)]
+        shares = [after / before for after, before in zip(shared_rates(routed, sustained), routed, strict=True)]
+    return [
+        tuple(pool.portion(share, pool.replicas, pool.surviving) for pool in own) if share else ()
+        for share, own in zip(shares, sized, strict=True)
+    ]
 
 
 # --- idle GPUs ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 from planner.core import Metric, significant
 from planner.fleet.columns import CandidateColumns, Column, unit_of
-from planner.fleet.corrections import LEAST_KEPT, Corrections
+from planner.fleet.corrections import Corrections
 from planner.fleet.market import Market, is_unstated, over_unstated
 from planner.fleet.packing import PackedPool, lost_with_a_server, packed_replicas, servers_bought
 from planner.fleet.sites import (
@@ -31,6 +31,7 @@ from planner.optimizer import (
     FleetProblem,
     Objective,
     Period,
+    Resource,
     SolveStatus,
     Unit,
     UnitStage,
@@ -97,13 +98,16 @@ class FleetSearch:
     rejections: tuple[Rejection, ...]
     considered: int
     progress: Progress = lambda _: None
-    _units: dict[tuple[int, str], tuple[Column, Unit]] = field(
+    _units: dict[tuple[int, str, float, bool], tuple[Column, Unit]] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
     surfaces: dict[Hashable, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
     """What counting worlds found of its deployments (`planner.fleet.confidence`)."""
-    _without_pairs: set[tuple[int, str, str]] = field(init=False, default_factory=set, repr=False, compare=False)
-    """Sites, counted, services and SKUs of pairs of pools for which the network between instances will not do there."""
+    _without_pairs: dict[tuple[int, str, str], bool] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
+    """Sites, counted, services and SKUs of pairs of pools for which the network between instances will not do; and
+    whether those in one instance are left out too: not where nobody says what lies between several."""
 
     @property
     def peak(self) -> int:
@@ -131,15 +135,21 @@ class FleetSearch:
                 slice_.model_copy(update={"demand_per_s": (max(slice_.demand_per_s or (0.0,)),)}) for slice_ in slices
             )
             periods = (Period(name="always", hours=math.fsum(period.hours for period in periods)),)
+        instances = (
+            Resource(name=f"{service} in pairs on {sku}", at_most=site.networks[sku].gpus)
+            for (of, service, sku), all_of_them in sorted(self._without_pairs.items())
+            if of == program and not all_of_them
+        )
         return FleetProblem(
             slices=slices,
             units=tuple(
                 self._unit(column, program)
                 for column in columns
                 if site.holds(skus[column.family.sku], column.family.gpus)
-                and (column.is_mixed or (program, column.service, column.family.sku) not in self._without_pairs)
+                and (column.is_mixed or not self._without_pairs.get((program, column.service, column.family.sku)))
+                and (len(site.places) < 2 or self.columns.share_together(column) > 0.0)
             ),
-            resources=site.supply.resources,
+            resources=(*site.supply.resources, *instances),
             periods=periods,
             budget_usd_per_hour=limits.budget_usd_per_hour,
             max_groups=limits.skus_at_most,
@@ -148,21 +158,24 @@ class FleetSearch:
 
     def _unit(self, column: Column, program: int) -> Unit:
         """A column as the program of a site sees it; made anew only where the column is another one."""
-        known = self._units.get((program, column.name))
+        limits, profile, site = self.request.limits, self.request.profile, self.market.sites[program]
+        share = self.columns.share_together(column) if len(site.places) > 1 else 1.0
+        is_pair = not column.is_mixed and (program, column.service, column.family.sku) in self._without_pairs
+        known = self._units.get((program, column.name, share, is_pair))
         if known is not None and known[0] is column:
             return known[1]
-        limits, profile, site = self.request.limits, self.request.profile, self.market.sites[program]
         cheapest = site.supply.cheapest
         start_h = profile.cold_start_s / 3600.0 if profile else 0.0
         placed = _placed(column, site)
+        pairs = {f"{column.service} in pairs on {sku}": count for sku, count in placed.gpus.items() if is_pair}
         unit = unit_of(
             placed,
-            self.columns.together if len(site.places) > 1 else 1.0,
-            resource_use(placed.gpus, self.market.hardware.skus, limits, self.request.prices),
+            share,
+            resource_use(placed.gpus, self.market.hardware.skus, limits, self.request.prices) | pairs,
             start_h * math.fsum(count * cheapest[sku] for sku, count in placed.gpus.items()),
             steady=profile is not None and not profile.autoscale,
         )
-        self._units[program, column.name] = (column, unit)
+        self._units[program, column.name, share, is_pair] = (column, unit)
         return unit
 
     def allocation(
@@ -211,7 +224,7 @@ class FleetSearch:
             while unstated := over_unstated(
                 self.columns.chosen(answer), answer.units, self.market.sites[program], self.market.hardware
             ):
-                self.without_pairs(answer, unstated)
+                self.without_pairs(answer, unstated, all_of_them=False)
                 problem = self.problem(columns, flat, program, charge)
                 answer = solved(problem)
             if is_cheapest:
@@ -228,8 +241,33 @@ class FleetSearch:
     def _solved_at(
         self, program: int, solved: Callable[[FleetProblem], Allocation], problem: FleetProblem
     ) -> Allocation:
-        answer = self._without_own_pins(solved(problem).model_copy(update={"program": program}))
+        answer = self._as_few_units(solved(problem), problem, solved)
+        answer = self._without_own_pins(answer.model_copy(update={"program": program}))
         return in_whole_blocks(answer, self.market.sites[program], self.request.limits)
+
+    def _as_few_units(
+        self, answer: Allocation, problem: FleetProblem, solved: Callable[[FleetProblem], Allocation]
+    ) -> Allocation:
+        """An answer with units of one configuration as the pool that they are, which carries more than its parts.
+
+        It costs the same, so that the solver may take either; how much is routed to it and to others is not the same.
+        """
+        if len(self.periods) > 1 or not answer.status.has_allocation:
+            return answer
+        sizes: dict[str, int] = {}
+        for column in self.columns.chosen(answer):
+            kind = column.name.rpartition(" x")[0]
+            sizes[kind] = sizes.get(kind, 0) + column.surviving * answer.units[column.name][0]
+        whole = {f"{kind} x{size}" for kind, size in sizes.items()}
+        units = tuple(unit for unit in problem.units if unit.name in whole)
+        if whole == set(answer.units) or len(units) < len(whole):
+            return answer
+        found = solved(problem.model_copy(update={"units": units}))
+        kept = {"gap": answer.gap, "status": answer.status, "bound_rests_on": answer.bound_rests_on}
+        is_same = found.objective is not None and math.isclose(
+            found.objective, answer.objective or 0.0, rel_tol=SAME_COST
+        )
+        return found.model_copy(update=kept) if is_same else answer
 
     def _spread(
         self, answer: Allocation, problem: FleetProblem, solved: Callable[[FleetProblem], Allocation]
@@ -252,7 +290,7 @@ class FleetSearch:
         sites = {
             program: site
             for program, site in enumerate(self.market.sites)
-            if (self.columns.together < 1.0 if site.is_alone else self.columns.together > 0.0 or len(site.places) < 2)
+            if self.columns.together or not site.is_alone
         }
         if len(sites) == 1:
             return [(program, 0.0) for program in sites]
@@ -275,18 +313,20 @@ class FleetSearch:
         served = zip(slice_.demand_per_s, self.periods, strict=True)
         return math.fsum(rate * period.hours for rate, period in served) / hours
 
-    def lower_together(self, kept: float) -> None:
-        """Lower the rates of fleets of several SKUs, which hold in too few worlds at once, to a share."""
-        share = self.columns.together * kept
-        self.columns.together = share if share >= LEAST_KEPT else 0.0
-        self._units.clear()
+    def without_pairs(
+        self, allocation: Allocation, pairs: Collection[tuple[str, str]], *, all_of_them: bool = True
+    ) -> None:
+        """Offer no prefill and decode pools of some services and SKUs any more where an allocation is bought.
 
-    def without_pairs(self, allocation: Allocation, pairs: Collection[tuple[str, str]]) -> None:
-        """Offer no prefill and decode pools of some services and SKUs any more where an allocation is bought."""
+        Args:
+            allocation: whose place and size of servers count.
+            pairs: services and SKUs.
+            all_of_them: or only those that do not fit into one instance.
+        """
         place = self.market.site_of(allocation)
         for program, site in enumerate(self.market.sites):
             self._without_pairs.update(
-                (program, service, sku)
+                ((program, service, sku), all_of_them)
                 for service, sku in pairs
                 if site.name == place.name and site.most_gpus.get(sku) == place.most_gpus.get(sku)
             )

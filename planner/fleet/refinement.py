@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from planner.fleet.columns import CandidateColumns, Column
+from planner.fleet.columns import Column
 from planner.fleet.program import RELATIVE_GAP, SAME_COST, FleetSearch
 from planner.fleet.sites import lower_bound
 from planner.optimizer import FEASIBILITY_TOLERANCE, Allocation, Objective, SolveStatus
@@ -133,20 +133,19 @@ def preferred_allocation(search: FleetSearch, best: Allocation) -> Allocation:
     columns = search.columns
     if best.objective is None or not search.request.search.simplicity:
         return best
-    is_measured = all(column.is_measured for column in columns.chosen(best))
-    faults = _faults(columns, best)
-    for only_measured in (True,) if is_measured else (True, False):
-        if faults or is_measured is not only_measured:
+    is_borrowed, faults = preference(columns.chosen(best))
+    for only_measured in (True, False) if is_borrowed else (True,):
+        if faults or is_borrowed is only_measured:
             found = _charged(search, best, only_measured, faults)
-            if found is not None and (only_measured is not is_measured or _faults(columns, found) < faults):
+            if found is not None and preference(columns.chosen(found)) < (is_borrowed, faults):
                 return found
     return best
 
 
-def _faults(columns: CandidateColumns, fleet: Allocation) -> int:
-    """How much there is of what makes a fleet less simple."""
-    used = columns.chosen(fleet)
-    return len({mark for column in used for mark in column.marks}) - 1 - len({column.service for column in used})
+def preference(used: Sequence[Column]) -> tuple[bool, int]:
+    """What speaks against a fleet of some columns: step times that are not its own, and how little simple it is."""
+    faults = len({mark for column in used for mark in column.marks}) - 1 - len({column.service for column in used})
+    return not all(column.is_measured for column in used), faults
 
 
 def _charged(search: FleetSearch, best: Allocation, only_measured: bool, faults: int) -> Allocation | None:

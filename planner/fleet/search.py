@@ -19,7 +19,9 @@ worlds and simulations corrected them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -36,10 +38,20 @@ from planner.fleet.confidence import (
 from planner.fleet.corrections import MISS_GROWTH
 from planner.fleet.market import on_networks
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
-from planner.fleet.pool_sizes import Groups, Questions, filled_allocation, smaller_pools_that_hold
+from planner.fleet.pool_sizes import (
+    LARGEST_ERROR_OF_THEORY,
+    Groups,
+    exchanges,
+    fewest_that_hold,
+    filled_allocation,
+    may_hold,
+    resized,
+    sizes_of,
+)
 from planner.fleet.program import SAME_COST, FleetSearch
-from planner.fleet.refinement import preferred_allocation, refined_allocation
+from planner.fleet.refinement import preference, preferred_allocation, refined_allocation, with_bound
 from planner.fleet.simulation import run_of
+from planner.fleet.sites import lower_bound
 from planner.fleet.types import PlannedDeployment
 from planner.fleet.verification import (
     missing_over_allowed,
@@ -50,7 +62,6 @@ from planner.fleet.verification import (
     with_run,
 )
 from planner.optimizer import Allocation, Objective, SolveStatus
-from planner.search import DeploymentOption
 from planner.serving import PoolLimit, Role
 from planner.supply import FleetLimits, SiteSupply
 
@@ -65,6 +76,9 @@ MOST_PASSED_OVER = 8
 """Fleets looked at for one that is better than a simpler one that was taken. A choice; affects words only."""
 PLACES = frozenset({PoolLimit.RUNNING_REQUESTS, PoolLimit.KV_CAPACITY})
 """Limits of a simulated pool that make requests wait for a place in it."""
+MOST_OTHER_SIZES = 12
+"""Sizes that miss, between what missed before and what holds, after which no more are looked at, and as many below
+that. A choice that may pass over a cheaper fleet."""
 MAX_ROUNDS = 30
 """Fleets simulated before the last one is shown as it stands, with what it misses. A choice that rarely matters."""
 
@@ -124,24 +138,115 @@ def _least_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet
     """
     if search.unserved():
         return NoFleet(None)
-    held: VerifiedFleet | None = None
-    missed: VerifiedFleet | None = None
-    left, simulated = Questions(search.request.simulated_requests), 0
+    missed: list[_Trial] = []
+    simulated = 0
     while simulated < MAX_ROUNDS:
-        trial = _trial(search, simulate, held)
-        simulated += isinstance(trial, _Trial) and trial.fleet.deployments[0].run is not None
-        if isinstance(trial, NoFleet) and held is None and (trial.allocation is not None or missed is None):
-            return trial
-        if not isinstance(trial, _Trial):
+        trial = _trial(search, simulate)
+        if isinstance(trial, NoFleet):
+            if trial.allocation is not None or not missed:
+                return trial
             break
-        if not trial.holds:
-            missed = trial.fleet
-            trial.lower_rates(search)
-        else:
-            held = trial.fleet
-            if not simulate or not _add_smaller(search, trial, left):
-                break
-    return held or (NoFleet(None) if missed is None else _missed(search, missed))
+        if trial.holds:
+            return _with_other_sizes(search, missed, trial, simulate)
+        simulated += trial.fleet.deployments[0].run is not None
+        trial.lower_rates(search, sum(trial.sizes == other.sizes for other in missed))
+        missed.append(trial)
+    return _missed(search, missed[-1].fleet)
+
+
+def _with_other_sizes(search: FleetSearch, missed: Sequence[_Trial], held: _Trial, simulate: bool) -> VerifiedFleet:
+    """The cheapest fleet that holds: one that does, or one of its pools or of pools that missed, in other sizes.
+
+    What a miss says of other pool sizes is a guess (`_Trial.lower_rates`). So every fleet that missed and costs less is
+    looked at again with one pool larger, by as much as is still cheaper, also in exchange for a replica of the pool
+    that it serves with. Where theory may be too careful, what is left is simulated with fewer replicas.
+    """
+    request, is_steady = search.request, len(search.periods) == 1
+    if request.objective is not Objective.MIN_COST:
+        return held.fleet
+    best = _Best(search, simulate, search, held, [trial.sizes for trial in missed])
+    asked = len(missed) + MOST_OTHER_SIZES
+    for trial in reversed({str(trial.sizes): trial for trial in missed}.values()) if is_steady else ():
+        usd = best.held.fleet.allocation.cost_usd_per_hour - trial.fleet.allocation.cost_usd_per_hour
+        for place, less, most in exchanges(trial.groups, usd, search.market.site_of(trial.fleet.allocation).supply):
+            fewest_that_hold(0, most, partial(best.is_bettered, trial.groups, place, less, asked))
+    asked, overrules = len(best.known) + MOST_OTHER_SIZES, request.simulated_requests >= LEAST_REQUESTS_TO_OVERRULE
+    for place in range(sum(len(pools) for _, pools in best.held.groups) if simulate and overrules else 0):
+        groups = best.held.groups
+        sizes = [pool.surviving for _, pools in groups for pool in pools]
+        least = -math.ceil(sizes[place] * (1.0 - 1.0 / LARGEST_ERROR_OF_THEORY)) - 1 if place < len(sizes) else 0
+        fewest_that_hold(least, -1, partial(best.is_bettered, groups, place, {}, asked, overrules=True))
+    for pool in best.pools:
+        search.columns.add_simulated(pool.option, pool.service, pool.surviving, pool.rates_per_s)
+    return best.held.fleet
+
+
+@dataclass
+class _Best:
+    """The cheapest fleet that is known to hold.
+
+    Attributes:
+        search: that found the first.
+        simulate: or by theory alone.
+        at: the search whose columns it is made of.
+        held: itself.
+        known: pool sizes that miss.
+        pools: of another fleet than the first.
+    """
+
+    search: FleetSearch
+    simulate: bool
+    at: FleetSearch
+    held: _Trial
+    known: list[Counter[tuple[str, str]]]
+    pools: Sequence[UsedPool] = ()
+
+    def is_bettered(
+        self, groups: Groups, place: int, less: Mapping[int, int], most: int, more: int, *, overrules: bool = False
+    ) -> bool | None:
+        """True if pools of other sizes are cheaper and hold, and so are the best; None where they are not cheaper.
+
+        Args:
+            groups: pools as they were tried.
+            place: of the one that gets more replicas.
+            less: others that do, by place.
+            most: sizes that may be known to miss; beyond, nothing is asked any more.
+            more: how many replicas.
+            overrules: theory does not count.
+        """
+        tried = resized(groups, {place: more, **less})
+        pools = [pool for own in tried for pool in own]
+        if len(self.known) >= most or not pools:
+            return False
+        of_each = ((pool.service, pool.option, pool.surviving, pool.rates_per_s) for pool in pools)
+        columns = self.search.columns.just(of_each, is_simulated=overrules, beside=len(self.search.periods) > 1)
+        search = replace(self.search, columns=columns)
+        search.surfaces.update(self.search.surfaces)
+        allocation = search.allocation(search.columns.all, Objective.MIN_COST)
+        if not self._is_dearer(search, allocation):
+            return None
+        sizes, before = sizes_of(pools), zip(tried, groups, self.held.fleet.deployments, strict=False)
+        if any(sizes.keys() == other.keys() and sizes <= other for other in self.known) or (
+            overrules and not all(may_hold(new, old, known, search.slos) for new, (_, old), known in before)
+        ):
+            return False
+        trial = _verified(search, allocation, self.simulate)
+        if trial is None or not trial.holds:
+            self.known.append(sizes)
+            return False
+        proved = with_bound(allocation, lower_bound(self.held.fleet.allocation))
+        self.held = replace(trial, fleet=replace(trial.fleet, allocation=proved))
+        self.at, self.pools = search, pools
+        return True
+
+    def _is_dearer(self, search: FleetSearch, other: Allocation) -> bool:
+        """True if it costs more than all pools of another search, by more than a tie where it is preferred."""
+        if len(search.periods) == 1 and other.units != {column.name: (1,) for column in search.columns.all}:
+            return False
+        held = self.held.fleet.allocation
+        is_plainer = preference(search.columns.chosen(other)) <= preference(self.at.columns.chosen(held))
+        tie = 0.0 if is_plainer else search.request.search.simplicity
+        return other.cost_usd_per_hour * (1.0 + tie) < held.cost_usd_per_hour * (1.0 - SAME_COST)
 
 
 def _filled(search: FleetSearch, fleet: VerifiedFleet, simulate: bool) -> VerifiedFleet:
@@ -209,7 +314,12 @@ class _Trial:
         """True if no target is missed, in as many worlds as were asked for."""
         return not (any(self.violations) or _falls_short(self.judgement))
 
-    def lower_rates(self, search: FleetSearch) -> None:
+    @property
+    def sizes(self) -> Counter[tuple[str, str]]:
+        """Surviving replicas of every configuration."""
+        return sizes_of(pool for _, pools in self.groups for pool in pools)
+
+    def lower_rates(self, search: FleetSearch, again: int = 0) -> None:
         """Lower the rates of what missed a target, by what that says of the rate at which it may hold.
 
         First tokens wait for prompts more than for a place to decode: of a pair that misses TTFT alone in simulation
@@ -218,7 +328,7 @@ class _Trial:
         is lowered.
         """
         if _falls_short(self.judgement):
-            self._lower_unsure(search)
+            self._lower_unsure(search, 1 + again)
             return
         for (_, pools), deployment, metrics in zip(self.groups, self.fleet.deployments, self.violations, strict=True):
             missed = missing_over_allowed(deployment, search.slos)
@@ -229,26 +339,27 @@ class _Trial:
                 search.columns.lower(pool.option, pool.service, pool.capacity_share, kept, simulated=simulated)
                 search.columns.offer_alone(pool.option, pool.service, pool.rates_per_s)
 
-    def _lower_unsure(self, search: FleetSearch) -> None:
-        """Lower the rates of the families that hold in too few worlds; of fleets of several SKUs where these do so.
+    def _lower_unsure(self, search: FleetSearch, times: int) -> None:
+        """Lower the rates of the families that hold in too few worlds; in fleets of several SKUs where these do so.
 
         What is off of one SKU is not of another, so that several hold at once in fewer worlds than each: nothing that
-        a fleet of one of them has to bear.
+        a fleet of one of them has to bear. They lose so many times as much where the same fleet did so before.
         """
         assert self.judgement is not None
         shortfalls, jointly = self.judgement.shortfalls, self.judgement.jointly
         skus = [{pool.option.config.sku.id for pool in pools} for _, pools in self.groups]
         own = [short for short in shortfalls if len(skus[short.place]) == 1]
-        if len(set().union(*skus)) > 1 and (jointly or not own):
-            kept = min(short.kept for short in shortfalls)
-            search.lower_together(max(kept, FAR_CUT) if kept else 0.0)  # of all such fleets, so in small steps
-            return
-        for short in own:
+        together = len(set().union(*skus)) > 1 and (jointly or not own)
+        for short in shortfalls if together else own:
             pools = self.groups[short.place][1]
             blamed = [pool for pool in pools if pool.may_cause(short.metrics)]
             if short.metrics == {Metric.TTFT}:
                 blamed = [pool for pool in blamed if pool.option.role is not Role.DECODE] or blamed
             for pool in blamed or pools:
+                if together:
+                    kept = short.kept**times
+                    search.columns.lower_together(pool.option, pool.service, max(kept, FAR_CUT) * bool(kept))
+                    continue
                 late = pool.option.role is not Role.PREFILL and bool(short.metrics & {Metric.TPOT, Metric.ITL})
                 search.columns.fall_short(pool.option, pool.service, pool.surviving, pool.rates_per_s, short.kept, late)
                 search.columns.offer_alone(pool.option, pool.service, pool.rates_per_s)
@@ -280,15 +391,13 @@ def _short_of_links(pools: Sequence[UsedPool], planned: PlannedDeployment) -> li
     return [pool for pool in pools if pool.surviving == fewest]
 
 
-def _trial(search: FleetSearch, simulate: bool, held: VerifiedFleet | None) -> _Trial | NoFleet | None:
-    """Solve, deploy and verify once; None where the best fleet is not cheaper than one that holds."""
+def _trial(search: FleetSearch, simulate: bool) -> _Trial | NoFleet:
+    """Solve, deploy and verify once."""
     while True:
         allocation = preferred_allocation(search, refined_allocation(search, search.request.objective))
         if not allocation.status.has_allocation:
             diagnosed = None if search.unserved() else diagnosed_allocation(search, simulate)
             return NoFleet(diagnosed, left_out=search.pairs_left_out)
-        if held is not None and allocation.cost_usd_per_hour >= held.allocation.cost_usd_per_hour * (1.0 - SAME_COST):
-            return None
         trial = _verified(search, allocation, simulate)
         if trial is not None:
             return trial if trial.fleet.deployments else NoFleet(allocation)
@@ -309,7 +418,9 @@ def _verified(
         search.without_pairs(allocation, too_slow)
         return None
     judgement = None
-    if deviations is None and deployments and not any(violations) and not _any_simulated(search, groups):
+    names = [name for _, pools in groups for pool in pools for name in pool.columns]
+    is_asked = deviations is None and not any(map(search.columns.is_simulated, names))
+    if is_asked and deployments and not any(violations):
         judgement = counted_worlds(search, deployments)
     if any(violations) or not deployments or _falls_short(judgement):
         slow = SlowFleet(deployments, optimistic_deviations(search.request.confidence), violations, judgement)
@@ -404,11 +515,6 @@ def counted_worlds(search: FleetSearch, deployments: Sequence[PlannedDeployment]
     return counted_draws(deployments, search.slos, search.request, factors, surfaces=search.surfaces)
 
 
-def _any_simulated(search: FleetSearch, groups: Groups) -> bool:
-    """True if a unit of these pools is one that held in simulation, whatever theory says of it."""
-    return any(search.columns.is_simulated(name) for _, pools in groups for pool in pools for name in pool.columns)
-
-
 def _passed_over(search: FleetSearch, chosen: VerifiedFleet) -> str:
     """GPUs of a fleet that is better and, with steps as slow, holds by theory, and what it costs or serves.
 
@@ -488,26 +594,6 @@ def _too_slow_networks(
             changed = (own for own, card in zip(slower.pools, option.pools, strict=True) if own is not card)
             found.update((planned.service, own.config.sku.id) for own in changed)
     return found
-
-
-def _add_smaller(search: FleetSearch, trial: _Trial, left: Questions) -> bool:
-    """Add units for the pools of a smaller fleet that holds in simulation; True if there is one."""
-    request = search.request
-    if request.simulated_requests < LEAST_REQUESTS_TO_OVERRULE or request.objective is not Objective.MIN_COST:
-        return False
-
-    def verified(option: DeploymentOption, pools: tuple[UsedPool, ...], requests: int) -> PlannedDeployment:
-        planned = verify_deployment(option, pools, search.slices, request.seed, None)
-        (slow,) = _slower(search, [planned], trial.fleet.deviations)
-        return simulated_long_enough(slow, search.slos, request.seed, requests, search.progress)
-
-    def is_sure(deployments: Sequence[PlannedDeployment]) -> bool:
-        return not _falls_short(counted_worlds(search, deployments))
-
-    held = smaller_pools_that_hold(trial.groups, trial.fleet.deployments, search.slos, verified, left, is_sure)
-    for pool in held:
-        search.columns.add_simulated(pool.option, pool.service, pool.surviving, pool.rates_per_s)
-    return bool(held)
 
 
 def _verify(

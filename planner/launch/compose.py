@@ -18,14 +18,7 @@ from typing import Any
 from planner.fleet import Plan
 from planner.launch.placement import PlacedReplica, place_replicas, server_numbers
 from planner.launch.readme import README_NAME
-from planner.launch.routers import (
-    RouterSpec,
-    command_words,
-    config_words,
-    router_file,
-    router_specs,
-    url_words,
-)
+from planner.launch.routers import RouterSpec, command_words, config_words, router_file, router_specs, url_words
 from planner.launch.scripts import (
     COMPOSE_NAME,
     LOOPBACK,

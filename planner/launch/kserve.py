@@ -18,14 +18,7 @@ from typing import Any
 from planner.core import UnsupportedFeatureError
 from planner.fleet import Plan
 from planner.launch.flags import word_of
-from planner.launch.kubernetes import (
-    SERVING_PORT,
-    PodPlace,
-    environment,
-    gpu_resources,
-    gpu_tolerations,
-    pod_template,
-)
+from planner.launch.kubernetes import SERVING_PORT, PodPlace, environment, gpu_resources, gpu_tolerations, pod_template
 from planner.launch.llmd import picker_config, picker_notes
 from planner.launch.readme import README_NAME, readme_facts
 from planner.launch.spec import LaunchSpec, configuration_text, deployments, launch_specs

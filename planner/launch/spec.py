@@ -16,12 +16,7 @@ from hardware_db import Dtype
 from planner.core import UnsupportedFeatureError
 from planner.engine import ReplicaConfig, RequestLimit, request_limit
 from planner.fleet import Plan, PlannedDeployment, gpu_servers
-from planner.launch.engine_options import (
-    chosen_options,
-    rendered_options,
-    require_own_schedule,
-    weights_source,
-)
+from planner.launch.engine_options import chosen_options, rendered_options, require_own_schedule, weights_source
 from planner.launch.flags import FlagKind, engine_flags, only_of, rows_of, sourced_rows, word_of, words_of
 from planner.launch.servers import OwnPort, ServerWords, filled_words, server_words
 from planner.launch.templates import literal, slug

@@ -18,11 +18,7 @@ from planner.core import Dtype, InputError, UnsupportedFeatureError, preset_rows
 from planner.llm.attention import OUTPUT_PROJECTIONS
 from planner.llm.formats import Part, PartPrecision, Precision
 from planner.llm.hf_config import ConfigFields
-from planner.llm.layers import (
-    Attention,
-    DecoderLayers,
-    FeedForward,
-)
+from planner.llm.layers import Attention, DecoderLayers, FeedForward
 
 MAX_STRAY_SHARE = 0.02
 """Largest share of the weights of the layers whose format may differ from that of the rest of their part."""
@@ -39,10 +35,7 @@ _BY_VALUES_PER_SCALE: dict[tuple[str | None, int], dict[int, Dtype]] = {
 """Format by type, bits and the number of weights that share one scale: what `BYTES_PER_VALUE` assumes."""
 _SCALE_BLOCK = (128, 128)
 """Weights that share one scale in `Dtype.FP8_BLOCK`."""
-_TENSOR_DTYPE: dict[tuple[str | None, int], Dtype] = {
-    ("float", 8): Dtype.FP8,
-    ("int", 8): Dtype.INT8,
-}
+_TENSOR_DTYPE: dict[tuple[str | None, int], Dtype] = {("float", 8): Dtype.FP8, ("int", 8): Dtype.INT8}
 _MODELOPT_FORMATS = {
     row["quant_algo"]: (Dtype(row["weights"]), Dtype(row["activations"]) if row["activations"] else None)
     for row in preset_rows("modelopt_formats.csv")
@@ -497,11 +490,7 @@ _FormatWeights = dict[Part, Counter[Formats]]
 
 
 def _weights_by_format(
-    quantised: ConfigFields,
-    layers: DecoderLayers,
-    hidden: int,
-    scheme: _Scheme,
-    base: Dtype,
+    quantised: ConfigFields, layers: DecoderLayers, hidden: int, scheme: _Scheme, base: Dtype
 ) -> _FormatWeights:
     """Weights of each part in each format."""
     ignored = _ignored_patterns(quantised) if scheme.ignores else ()

@@ -19,14 +19,7 @@ from planner.optimizer.layout import Layout, build_layout
 from planner.optimizer.periods import Day, fleet_by_period, undominated_day
 from planner.optimizer.program import Program, build_program
 from planner.optimizer.relaxation import affordable, limit_duals, relax, shortlist
-from planner.optimizer.types import (
-    FEASIBILITY_TOLERANCE,
-    Allocation,
-    Diagnosis,
-    FleetProblem,
-    Objective,
-    SolveStatus,
-)
+from planner.optimizer.types import FEASIBILITY_TOLERANCE, Allocation, Diagnosis, FleetProblem, Objective, SolveStatus
 
 WORK = 2e7
 """Work of a solve, diagnosis included (`planner.optimizer.highs`): a few seconds of one core. A choice."""

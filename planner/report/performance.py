@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from planner.core import (
-    Columns,
-    Metric,
-    Report,
-    Table,
-    duration,
-    number_of,
-    percent,
-    significant,
-    unit,
-    with_unit,
-)
+from planner.core import Columns, Metric, Report, Table, duration, number_of, percent, significant, unit, with_unit
 from planner.llm import main_format
 from planner.serving import ClassPerformance, Deployment, Method, Performance, Pool, PoolLimit, PoolPerformance, Role
 from planner.workload import LatencyDistribution, Slo

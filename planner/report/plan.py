@@ -42,13 +42,7 @@ from planner.fleet import (
 )
 from planner.llm import encoder_parameters, format_words, parameters
 from planner.optimizer import Allocation
-from planner.report.performance import (
-    ENGINE_COLUMNS,
-    LOAD_COLUMNS,
-    POOL_COLUMNS,
-    latency_table,
-    load_note,
-)
+from planner.report.performance import ENGINE_COLUMNS, LOAD_COLUMNS, POOL_COLUMNS, latency_table, load_note
 from planner.report.robustness import confidence_table, confidence_words, loss_table, replay_table, target_name
 from planner.search import Dominated
 from planner.serving import Pool, PoolPerformance

@@ -7,15 +7,7 @@ from collections.abc import Callable
 from planner.analysis import Change, WhatIf, WhatIfSide
 from planner.core import Columns, Report, Table, significant
 from planner.fleet import CostBreakdown, TargetCheck
-from planner.report.explanation import (
-    cost_cell,
-    gain_cell,
-    gain_words,
-    held_back_by,
-    matters,
-    outcome_words,
-    quantity,
-)
+from planner.report.explanation import cost_cell, gain_cell, gain_words, held_back_by, matters, outcome_words, quantity
 from planner.report.plan import COST_COLUMNS
 from planner.report.robustness import target_name
 

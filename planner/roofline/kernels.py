@@ -157,12 +157,7 @@ class ExpertShape:
 
 
 def experts_s(
-    tokens: FloatArray,
-    pairs: FloatArray,
-    active: FloatArray,
-    expert: ExpertShape,
-    form: ExpertsForm,
-    peaks: GpuPeaks,
+    tokens: FloatArray, pairs: FloatArray, active: FloatArray, expert: ExpertShape, form: ExpertsForm, peaks: GpuPeaks
 ) -> FloatArray:
     """Time [s] of the routed experts of one GPU.
 

@@ -12,12 +12,7 @@ from planner.roofline.arithmetic import Number, at_most, corrected_s, limited, p
 from planner.roofline.gpu import CalibratedGpu
 from planner.roofline.grouped import KV_BLOCK, QUERY_BLOCK, busy_share
 from planner.roofline.index import sparse_token_s
-from planner.roofline.kernel_forms import (
-    GpuPeaks,
-    LatentDecodeForm,
-    LatentPrefillForm,
-    SparsePrefillForm,
-)
+from planner.roofline.kernel_forms import GpuPeaks, LatentDecodeForm, LatentPrefillForm, SparsePrefillForm
 from planner.roofline.operators import (
     ACTIVATION_BYTES,
     Operator,

@@ -162,13 +162,7 @@ class _Builder:
     """Sizes of one GPU's share, per kind of layer."""
 
     def __init__(
-        self,
-        llm: LlmSpec,
-        sku: GpuSku,
-        precision: Precision,
-        parallelism: Parallelism,
-        skew: float,
-        fusion: Fusion,
+        self, llm: LlmSpec, sku: GpuSku, precision: Precision, parallelism: Parallelism, skew: float, fusion: Fusion
     ) -> None:
         self.llm, self.sku, self.precision, self.parallelism, self.skew = llm, sku, precision, parallelism, skew
         self.fusion = fusion

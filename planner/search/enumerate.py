@@ -210,12 +210,7 @@ def _drop_outclassed(tally: _Tally) -> None:
 
 
 def _add_families(
-    demand: Demand,
-    search: SearchSpace,
-    offer: Offer,
-    mode: Mode,
-    engines: Mapping[str, EngineProfile],
-    tally: _Tally,
+    demand: Demand, search: SearchSpace, offer: Offer, mode: Mode, engines: Mapping[str, EngineProfile], tally: _Tally
 ) -> None:
     """All families of one SKU in one mode; none of a role without the other. Of two that miss the larger counts."""
     if mode is Mode.DISAGGREGATED and demand.workload.lengths.outputs.max() <= 1:

@@ -16,16 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.core import FloatArray, InputError, IntArray
-from planner.traffic.fields import (
-    ColumnNames,
-    FieldPaths,
-    Row,
-    as_moment,
-    as_number,
-    float_of,
-    is_null,
-    row_shape,
-)
+from planner.traffic.fields import ColumnNames, FieldPaths, Row, as_moment, as_number, float_of, is_null, row_shape
 from planner.traffic.prefix_reuse import MOST_BLOCKS, measured_reuse
 from planner.traffic.trace import MAX_TIME_S, MAX_TRACE_ROWS, MIN_SPAN_S, Trace
 from planner.workload import PrefixReuse

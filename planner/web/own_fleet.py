@@ -11,14 +11,7 @@ import streamlit as st
 from hardware_db import HardwareDb
 from planner.charts import fleets
 from planner.core import PlannerError, money, percent, significant
-from planner.fleet import (
-    DEFAULT_RUNNING,
-    DEFAULT_TOKENS,
-    PlanRequest,
-    Progress,
-    deployment_in_words,
-    plan_of_given,
-)
+from planner.fleet import DEFAULT_RUNNING, DEFAULT_TOKENS, PlanRequest, Progress, deployment_in_words, plan_of_given
 from planner.report import plan_summary
 from planner.scenario import SAME, PlanSide, change_of_cost
 from planner.serving import Role

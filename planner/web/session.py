@@ -20,15 +20,7 @@ from streamlit import runtime
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from planner.core import InputError, PlannerError
-from planner.scenario import (
-    Content,
-    first_name,
-    list_scenarios,
-    read_scenario,
-    scenario_text,
-    url,
-    value_at,
-)
+from planner.scenario import Content, first_name, list_scenarios, read_scenario, scenario_text, url, value_at
 from planner.web import links
 
 DEFAULT = "chat-llama-70b"

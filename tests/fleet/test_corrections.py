@@ -108,12 +108,12 @@ def test_what_confidence_taught_is_for_that_confidence_and_those_step_times() ->
     asked = request(LARGER)
     sure = (SureShare(service="llama", family="mixed l40s TP1", share=0.8),)
     kind = traffic_kind(asked.workload)
-    taught = Corrections(traffic=kind, doubt=asked.step_doubt, sure=sure, together=0.9)
+    taught = Corrections(traffic=kind, doubt=asked.step_doubt, sure=sure, together=sure)
     assert taught.of(asked.workload, asked.step_doubt) == taught
     measured = {"l40s": MeasuredSteps.exactly(0.0)}
     for other in ({"confidence": 0.99}, {"measured": measured}):
         left = taught.of(asked.workload, asked.step_doubt.model_copy(update=other))
-        assert (left.sure, left.together) == ((), 1.0)
+        assert (left.sure, left.together) == ((), ())
 
 
 def test_they_say_nothing_of_traffic_that_comes_otherwise() -> None:

@@ -393,16 +393,22 @@ def _rounded(value: float, digits: int) -> float | str:
     return "none" if math.isinf(value) else round(value, digits)
 
 
-def sweep_row(seed: int) -> Mapping[str, Any]:
-    """One sweep, planned and judged."""
+def sweep(seed: int) -> list[Content]:
+    """One scenario at rising rates."""
     rng = np.random.default_rng([1920, seed])
     base = scenario(100_000 + seed)
     search = base["search"]
     search["skus"], search["tp"] = search["skus"][:2], search["tp"][: 1 + seed % 2]
     search["max_running_requests"], search["max_batched_tokens"] = [256], [2048]
     factor, first = 1.0 + float(rng.uniform(0.01, 0.05)), base["workload"]["rate_per_s"] / 2.0
-    rates = [round(first * factor**place, 3) for place in range(RATES)]
-    costs = [usd_and_gap(planned(put(base, workload__rate_per_s=rate))) for rate in rates]
+    return [put(base, workload__rate_per_s=round(first * factor**place, 3)) for place in range(RATES)]
+
+
+def sweep_row(seed: int) -> Mapping[str, Any]:
+    """One sweep, planned and judged."""
+    contents = sweep(seed)
+    base, rates = contents[0], [content["workload"]["rate_per_s"] for content in contents]
+    search, costs = base["search"], [usd_and_gap(planned(content)) for content in contents]
     falls = [excess(low, high[0]) for place, low in enumerate(costs) for high in costs[place + 1 :]]
     return {
         "seed": seed,
