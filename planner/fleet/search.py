@@ -403,13 +403,8 @@ def _trial(search: FleetSearch, simulate: bool) -> _Trial | NoFleet:
             return trial if trial.fleet.deployments else NoFleet(allocation)
 
 
-def _verified(
-    search: FleetSearch, allocation: Allocation, simulate: bool, deviations: float | None = None
-) -> _Trial | None:
-    """A fleet deployed and verified; None where pairs of it are not offered any more, for want of a network.
-
-    With `deviations` by theory with steps so much slower, and no worlds are counted.
-    """
+def _verified(search: FleetSearch, allocation: Allocation, simulate: bool) -> _Trial | None:
+    """A fleet deployed and verified; None where pairs of it are not offered any more, for want of a network."""
     wanted = _wanted(search, allocation)
     groups = _on_site(search, allocation, wanted)
     deployments, violations = _verify(search, groups, None)
@@ -419,14 +414,10 @@ def _verified(
         return None
     judgement = None
     names = [name for _, pools in groups for pool in pools for name in pool.columns]
-    is_asked = deviations is None and not any(map(search.columns.is_simulated, names))
-    if is_asked and deployments and not any(violations):
+    if deployments and not any(violations) and not any(map(search.columns.is_simulated, names)):
         judgement = counted_worlds(search, deployments)
     if any(violations) or not deployments or _falls_short(judgement):
         slow = SlowFleet(deployments, optimistic_deviations(search.request.confidence), violations, judgement)
-    elif deviations is not None:
-        deployments = _slower(search, deployments, deviations)
-        slow = SlowFleet(deployments, deviations, [violated_metrics(one, search.slos) for one in deployments])
     else:
         slow = with_slow_steps(search, deployments, simulate, judgement)
     fleet = VerifiedFleet(allocation, slow.deployments, deviations=slow.deviations)
@@ -516,14 +507,14 @@ def counted_worlds(search: FleetSearch, deployments: Sequence[PlannedDeployment]
 
 
 def _passed_over(search: FleetSearch, chosen: VerifiedFleet) -> str:
-    """GPUs of a fleet that is better and, with steps as slow, holds by theory, and what it costs or serves.
+    """GPUs of a fleet that is better and holds by theory, in as many worlds as asked for, and what it costs or serves.
 
     Empty where there is none, or none of `MOST_PASSED_OVER`.
     """
     for _ in range(MOST_PASSED_OVER):
         best = refined_allocation(search, search.request.objective)
         words = _better(search, best, chosen.allocation)
-        trial = _verified(search, best, False, chosen.deviations) if words else None
+        trial = _verified(search, best, False) if words else None
         if not words or (trial is not None and trial.holds):
             return words
         if trial is not None:
