@@ -7,6 +7,7 @@ A user of the command line sees exactly one line and no traceback; a user of the
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -38,12 +39,16 @@ class InputError(PlannerError):
     """A value the user gave is missing, malformed or out of range."""
 
 
+_WORD = re.compile(r"[a-z0-9.]+")
+
+
 class UnknownNameError(InputError):
-    """A name that is in no table (SKU, model, scenario, metric, ...); suggests the nearest known ones."""
+    """A name that is in no table (SKU, model, scenario, metric, ...); suggests known ones of its words, or like it."""
 
     def __init__(self, field: str, name: object, known: Iterable[str]) -> None:
-        names = sorted(known)
-        near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.4)
+        names, words = sorted(known), _WORD.findall(str(name).lower())
+        of_words = [one for one in reversed(names) if words and {*words} <= {*_WORD.findall(one.lower())}]
+        near = of_words[:3] or difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.4)
         shown = near or names
         listed = ", ".join(shown[:12]) + (", ..." if len(shown) > 12 else "")
         bound = "unknown name" if names else "unknown name (none are known)"

@@ -196,10 +196,9 @@ def _lengths(answer: str) -> tuple[str, ...]:
     if answer.endswith((".csv", ".gz")):
         return (f"lengths: {{trace: {_yaml(answer)}}}", "scv: 1 # burstiness: variance / mean^2 of the gaps")
     load_lengths(answer)
-    scv = answer if answer in list_recordings() else "1"
     return (
         f"lengths: {answer} # as in that published trace; your own: planner import trace FILE",
-        f"scv: {scv} # and as bursty",
+        f"scv: {answer if answer in list_recordings() else 1} # and as bursty",
     )
 
 

@@ -123,8 +123,8 @@ def _labelled(found: re.Match[str]) -> str:
 def names_of(paths: Iterable[str]) -> str:
     """Fields as the page calls them, each once.
 
-    >>> names_of(["llm", "slo.0.threshold_s", "slo.1.threshold_s", "limits.pinned"])
-    'Model, Targets for, limits.pinned'
+    >>> names_of(["llm", "services", "slo.0.threshold_s", "slo.1.threshold_s", "limits.pinned"])
+    'Model, Other models, Targets for, limits.pinned'
     """
     paths = [re.sub(r"^services\.\d+\.", "", path) for path in paths]
     fields = {path: place_of(path) for path in paths}

@@ -205,8 +205,7 @@ def model_inputs() -> None:
     with st.popover("Fine-tuned, or not in the list?", icon=":material/help:", type="tertiary"):
         st.markdown(OWN_MODEL)
         components.upload("config-file", read_config, MAX_CONFIG_BYTES)
-    note = other_services_note()
-    if note:
+    if note := other_services_note():
         st.caption(components.plain(note))
 
 

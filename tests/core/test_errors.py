@@ -47,6 +47,8 @@ def test_further_complaints_are_named() -> None:
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
+    typed = UnknownNameError("llm", "Llama 70b", ["llama-2-70b", "llama-2-7b", "llama-3.3-70b-instruct"])
+    assert typed.fix.endswith("of: llama-3.3-70b-instruct, llama-2-70b")  # what has all its words, the latest first
     line = str(UnknownNameError("sku", "h100", ["h100-sxm", "h100-pcie", "t4"]))
     assert line.startswith("sku = 'h100': unknown name. Fix: use one close to it of: h100")
     assert "t4" not in line

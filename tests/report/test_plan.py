@@ -148,9 +148,8 @@ def test_a_reason_stands_in_the_row_of_what_is_cheaper_and_takes_no_column_where
     reasons = {name: row["why it is not the plan"] for name, row in rows.items()}
     assert reasons.pop(cheaper[0].restriction) == "2 SKUs where 1 will do" and set(reasons.values()) == {"-"}
     assert rows[cheaper[0].restriction]["difference %"] == "-"  # one that does not exist has no numbers
-    sku = next(one for one in bare if one.kind == "sku")
-    none = dataclasses.replace(sku, usd_per_hour=None, summary="none meets the targets within the limits")
-    why = Rejection(sku.restriction, Mode.MIXED, f"{sku.restriction}: no price may be used", math.inf)
+    none = dataclasses.replace(next(one for one in bare if one.kind == "sku"), usd_per_hour=None)
+    why = Rejection(none.restriction, Mode.MIXED, f"{none.restriction}: no price may be used", math.inf)
     (row,) = _rows(_table(dataclasses.replace(plan, alternatives=(none,), rejections=(why,)), ALTERNATIVES))
     assert (row["best fleet"], row["why it is not the plan"]) == ("none", why.reason)  # it is for sale nowhere
 

@@ -51,8 +51,7 @@ def test_every_number_is_one_of_the_whole_report(crowded: Plan) -> None:
     whole, short = plan_report.report(crowded), summary(crowded)
     assert short.headline == whole.headline
     assert _numbers(short.tables) <= _numbers(whole.tables)
-    (lengths,) = (row[1] for row in whole.tables[0].rows if row[0] == "lengths")
-    assert lengths in short.tables[0].note
+    assert any(row[1] in short.tables[0].note for row in whole.tables[0].rows if row[0] == "lengths")
 
 
 def _rows(plan: Plan, title: str) -> list[tuple[str, ...]]:

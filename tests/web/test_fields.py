@@ -47,7 +47,7 @@ def test_every_label_is_on_the_page(pages: list[AppTest]) -> None:
     expanders = {one.label for page in pages for one in page.expander}
     labels = {path: field.label for path, field in fields.FIELDS.items() if not field.part.startswith("tab ")}
     conditional = {"workload.sessions.turns", "workload.sessions.think_time_s", "workload.drift.correlation_time_s"}
-    conditional |= {"workload.scaling", "workload.drift"}  # of what these forms do not have
+    conditional |= {"workload.scaling", "workload.drift", "services"}  # of what these forms do not have
     missing = {path for path, label in labels.items() if label not in shown | blocks}
     assert missing - conditional == set()
     for field in fields.FIELDS.values():
