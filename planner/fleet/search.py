@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from planner.core import Metric, significant, with_unit
+from planner.core import Metric, percent, significant, with_unit
 from planner.fleet.columns import Column
 from planner.fleet.confidence import (
     FAR_CUT,
@@ -281,6 +281,9 @@ def _missed(search: FleetSearch, last: VerifiedFleet) -> NoFleet:
         for planned in last.deployments
         if not (planned.predicted.stable and planned.simulated.stable)
     ]
+    if len(lines) == 1:
+        sure = percent(search.request.confidence)
+        lines = [f"no fleet was found that holds with {sure}: the last one tried does as estimated, not on slow steps"]
     return NoFleet(last.allocation.model_copy(update={"status": SolveStatus.INFEASIBLE}), tuple(lines))
 
 

@@ -42,7 +42,10 @@ def test_a_fleet_that_misses_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(module, "violated_metrics", lambda *_, **__: frozenset({module.Metric.TTFT}))
     answer = planned()
     assert not answer.feasible
-    assert answer.diagnosis[0].startswith("no fleet was found that holds")
+    assert (
+        answer.diagnosis[0].startswith("no fleet was found that holds with 50 %")
+        and "as estimated" in answer.diagnosis[0]
+    )
 
 
 def test_the_budget_that_is_said_to_be_enough_is() -> None:
