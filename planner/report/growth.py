@@ -44,11 +44,13 @@ def cost_headline(costs: CostYear) -> str:
     """Which is cheapest over the year, and when the fleet turns to be cheaper than the cheapest API, in a sentence."""
     own = costs.fleet
     apis = [path for path in costs.paths if path.price is not None]
+    gpus = costs.months[-1].gpus
+    grows = "it grows to " + " + ".join(f"{count:,} x {sku}" for sku, count in gpus.items())
+    grown = "planned" if gpus == costs.months[0].gpus else grows
     if not apis:
-        return f"The fleet as planned costs {own.cumulated_usd[-1]:,.0f} USD in {len(own.usd)} months."
+        return f"The fleet as {grown} costs {own.cumulated_usd[-1]:,.0f} USD in {len(own.usd)} months."
     best = min(apis, key=lambda path: path.cumulated_usd[-1])
     by_month, in_all = turn_words(own.usd, best.usd), turn_words(own.cumulated_usd, best.cumulated_usd)
-    grown = "planned" if own.usd[0] == own.usd[-1] else "it grows"
     turns = by_month if by_month == in_all else f"by month {by_month}, cumulated {in_all}"
     return (
         f"{len(own.usd)} months cost {own.cumulated_usd[-1]:,.0f} USD on the fleet as {grown}, "
