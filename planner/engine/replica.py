@@ -201,7 +201,7 @@ class ReplicaConfig(Frozen):
             reserve_outputs=engine.reserves_outputs,
         )
 
-    @property
+    @cached_property
     def costs(self) -> EngineCosts:
         """Costs that the engine adds to its kernels; none to uncalibrated ones, whose times are bounds."""
         if self.calibration is None:
@@ -211,7 +211,7 @@ class ReplicaConfig(Frozen):
             costs = StepTimeShift(decode=own.decode, prompt=own.prompt).shifted(costs)
         return costs if self.shift is None else self.shift.shifted(costs)
 
-    @property
+    @cached_property
     def measured(self) -> MeasuredGroup | None:
         """Runs of the model in this format on the SKU, in this split or in any, where the engine's were measured."""
         here = [row for row in self.engine.measured if row.sku == self.sku.id and row.weights is self.precision.weights]

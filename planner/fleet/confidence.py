@@ -17,6 +17,11 @@ miss from another that is slower, or faster, in everything. The logarithm of a l
 those of the step times: once a spline through some evaluations foretold others, draws that it leaves in no doubt are
 read off it. Eight to seventeen evaluations stand for all 400, and four at another rate of the same deployment: of five
 fleets of which every draw was evaluated as well none was read off wrongly, of two at another rate one draw of 800.
+
+Where all that a step consists of is shifted, an evaluation under a rate that varies solves no queue of its own:
+latencies are those of a few ratios of the two factors (`planner.serving.pool_load`). Of 100 draws of each of five
+fleets none was judged otherwise than by queues of its own; latencies of mixed pools differed by 0.6 % (one standard
+deviation), of pairs by nothing.
 """
 
 from __future__ import annotations

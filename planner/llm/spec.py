@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Self
@@ -228,6 +229,7 @@ def stage_sizes(layers: int, stages: int, spare: SpareLayers = SpareLayers.BEFOR
     return tuple(each + (first <= stage < first + left) for stage in range(stages))
 
 
+@lru_cache(maxsize=256)
 def pipeline_stages(
     llm: LlmSpec, stages: int, spare: SpareLayers = SpareLayers.BEFORE_LAST
 ) -> tuple[PipelineStage, ...]:

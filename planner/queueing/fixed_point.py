@@ -25,9 +25,9 @@ from planner.queueing.token_gap import LARGEST_FEEDBACK, Followers, GapNoise, Me
 CLOSEST_TO_CRITICAL = 0.985
 """Share of the number running at which full steps only just keep up, up to which the backlog is solved. Chosen because
 it agrees with simulation."""
-UPPER_ANCHOR_STDS, ANCHOR_SPACING_STDS, REFINEMENTS = 1.2, 0.3, 3
-"""The step curve is anchored at the mean number running and so many standard deviations above; no new anchor comes
-within so many of an old one; and at most so many rounds add some. A choice: time against accuracy."""
+ANCHOR_STDS, APART_STDS, REFINEMENTS = 1.2, 0.2, 3
+"""The step curve is anchored at the mean number running and so many standard deviations below and above; no new anchor
+comes within so many of an old one; and at most so many rounds add some. A choice: time against accuracy."""
 SMALLEST_STD = 0.5
 """Least standard deviation [sequences] by which the first upper anchor stands apart."""
 EXPONENTIAL_POINTS = np.array([2.0 - np.sqrt(2.0), 2.0 + np.sqrt(2.0)])
@@ -75,7 +75,7 @@ def running_state(offered: OfferedLoad) -> RunningState:
         rough = _consistent(offered, bursts, anchors, refinements=0)
         mean, std = rough.distribution.mean, max(rough.distribution.std, SMALLEST_STD)
         bursts = burstiness(offered, mean, interpolated_at(offered.scales.counts, rough.step_means_s, mean + 1.0))
-        anchors = (mean + 1.0, mean + 1.0 + UPPER_ANCHOR_STDS * std)
+        anchors = (mean + 1.0, mean + 1.0 + ANCHOR_STDS * std)
     found = _consistent(offered, bursts, anchors, REFINEMENTS)
     distribution, means = found.distribution, found.step_means_s
     span = max(distribution.std, 1.0)
@@ -113,14 +113,15 @@ def _consistent(
     offered: OfferedLoad, bursts: Burstiness, anchors: tuple[float, float], refinements: int
 ) -> _RunningEstimate:
     """The step curve T(n) and the distribution of n, consistent: T is solved where the distribution has its mass."""
-    stream = offered.tokens(bursts.in_step)
-    solved = [_decoding_backlog(offered, n, stream) for n in anchors]
+    stream, cap = offered.tokens(bursts.in_step), CLOSEST_TO_CRITICAL * offered.critical
+    cap = min(cap, float(offered.scales.counts[-1]))
+    solved = [_decoding_backlog(offered, n, stream) for n in sorted({min(n, cap) for n in anchors})]
     estimate = _estimate(offered, solved, bursts)
     for _ in range(refinements):
-        distribution = estimate.distribution
-        wanted = (distribution.mean + 1.0, distribution.mean + 1.0 + UPPER_ANCHOR_STDS * distribution.std)
-        spacing = ANCHOR_SPACING_STDS * max(distribution.std, 1.0)
-        new = [n for n in wanted if all(abs(n - backlog.regime.decoding) > spacing for backlog in solved)]
+        here, span = estimate.distribution.mean + 1.0, max(estimate.distribution.std, 1.0)
+        wanted = [min(here + stds * span, cap) for stds in (-ANCHOR_STDS, 0.0, ANCHOR_STDS)]
+        known = np.array([backlog.regime.decoding for backlog in solved])
+        new = [n for n in wanted if n >= 1.0 and abs(known - n).min() > APART_STDS * span]
         if not new:
             break
         solved += [_decoding_backlog(offered, n, stream) for n in new]
@@ -200,8 +201,7 @@ def _memory_share(distribution: RunningDistribution) -> float:
 
 def _decoding_backlog(offered: OfferedLoad, running: float, stream: TokenArrivals) -> Backlog:
     """Backlog beside `running` sequences that never run out, at the resolution for mean step times."""
-    n = min(running, CLOSEST_TO_CRITICAL * offered.critical, float(offered.scales.counts[-1]))
-    regime = offered.regime(0.0 if offered.server.prompts_first else n, n)
+    regime = offered.regime(0.0 if offered.server.prompts_first else running, running)
     return solve_backlog(offered.server, regime, stream, COARSE_CELLS, real_costs=True)
 
 

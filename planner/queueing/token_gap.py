@@ -194,6 +194,26 @@ def _surplus(followers: Followers, spans_s: FloatArray) -> FloatArray:
     return more
 
 
+@compiled(makes_arrays=True)
+def _met(steps: FloatArray, prompts: FloatArray, kept: float) -> FloatArray:
+    """Of prompts that come within so many steps, those whose work is done within them; arguments of shape (G,).
+
+    Of what comes in a step the share `kept` is left after each further one. Within an interval they come evenly.
+
+    Args:
+        steps: rising.
+        prompts: that come within so many.
+        kept: of a prompt's work, on average over its work.
+    """
+    met, left, before, come = np.empty(steps.size), 0.0, 0.0, 0.0
+    fading = -math.log(max(kept, TINY))
+    for at in range(steps.size):
+        span = fading * (steps[at] - before)
+        left = left * math.exp(-span) - (prompts[at] - come) * math.expm1(-span) / max(span, SHORTEST_SPAN)
+        met[at], before, come = prompts[at] - left, steps[at], prompts[at]
+    return met
+
+
 class GapNoise(NamedTuple):
     """Fluctuation of step durations while the number running stands still.
 
@@ -206,6 +226,7 @@ class GapNoise(NamedTuple):
         followers: what arrives behind a request.
         per_prompt_s: what one prompt more adds to the time of many steps [s].
         stride: steps after which what came in one is served: 2 where steps are prepared, else 1.
+        own_steps: that a prompt takes, on average over the work of all, at least 1.
     """
 
     mean_s: float
@@ -216,6 +237,7 @@ class GapNoise(NamedTuple):
     followers: Followers
     per_prompt_s: float
     stride: float = 1.0
+    own_steps: float = 1.0
 
     def damped(self, share: float) -> GapNoise:
         """The same with its memory and its start reduced to a share: few slots keep the backlog from building up."""
@@ -238,12 +260,12 @@ class GapNoise(NamedTuple):
         """Time the start adds to the mean of k steps [s]: the backlog left behind, and who follows the request.
 
         Args:
-            gaps: numbers of steps k, > 0, shape (G,).
+            gaps: numbers of steps k, > 0, rising, shape (G,).
             more_left: prompts that requests of so many steps leave behind beyond what all do, shape (G,).
         """
-        start_s, late_s = self.start_s + more_left * self.per_prompt_s, _surplus(self.followers, gaps * self.mean_s)
-        met = 1.0 - self.correlation ** (gaps / self.stride)
-        return np.asarray((start_s * met + late_s * self.per_prompt_s) / gaps)
+        start_s, steps = self.start_s + more_left * self.per_prompt_s, gaps / self.stride
+        met = _met(steps, _surplus(self.followers, gaps * self.mean_s), 1.0 - 1.0 / self.own_steps)
+        return np.asarray((start_s * (1.0 - self.correlation**steps) + met * self.per_prompt_s) / gaps)
 
 
 def gap_noise(
@@ -284,6 +306,7 @@ def gap_noise(
         followers=followers,
         per_prompt_s=per_prompt_s,
         stride=1.0 + prepares * not_full,
+        own_steps=max(mean_prompt * (1.0 + prompt_scv) / backlog.regime.chunk, 1.0),
     )
 
 

@@ -112,7 +112,7 @@ class SteadyQueues:
     """A pool before steady requests of one mix of lengths.
 
     Attributes:
-        solve: its queue at a rate [1/s]; asked for nodes that do not depend on the rate of the demand.
+        solve: its queue at a load, a share of that rate; asked for nodes that do not depend on the rate of the demand.
         limit_per_s: its largest stable rate.
     """
 
@@ -142,6 +142,53 @@ class MixedWindows:
     queues: SteadyQueues
     windows: IntArray
     work: float = 1.0
+
+
+def queue_between(
+    queues: Sequence[QueueLatency], weights: Sequence[float], factor: float, later_s: float
+) -> QueueLatency:
+    """A queue between others at the same load: geometric means of times, percentile by percentile.
+
+    Args:
+        queues: all stable, or none counts as such.
+        weights: of them, which sum to 1 and may be negative.
+        factor: on all times of the mean.
+        later_s: by which first tokens come later beside that [s].
+
+    Returns:
+        Latencies [s]; without a joint distribution where those of the queues have other groups.
+    """
+    nearest = queues[int(np.argmax(weights))]
+    if not all(queue.stable for queue in queues):
+        return next(queue for queue in queues if not queue.stable)
+
+    def mean(values: Iterable[ArrayLike]) -> FloatArray:
+        logs = [weight * np.log(np.maximum(each, LEAST_S)) for weight, each in zip(weights, values, strict=True)]
+        found = np.exp(np.sum(logs, axis=0))
+        return np.where(found > 2.0 * LEAST_S, found, 0.0)
+
+    def of(name: str, more_s: float) -> LatencyDistribution:
+        distributions: list[LatencyDistribution] = [getattr(queue, name) for queue in queues]
+        times_s = mean(sorted_slice_means(d.support_s, d.weights, SLICE_EDGES) for d in distributions)
+        return LatencyDistribution(np.maximum.accumulate(times_s) * factor + more_s, SLICE_MASS)
+
+    joints = [queue.joint for queue in queues if queue.joint is not None]
+    joint = nearest.joint
+    if len({(each.first_s.shape, each.token_s.shape) for each in joints}) > 1:
+        joint = None
+    elif joint is not None:
+        first_s, token_s = mean(each.first_s for each in joints), mean(each.token_s for each in joints)
+        joint = replace(joint, first_s=first_s * factor + later_s, token_s=token_s * factor)
+    return replace(
+        nearest,
+        ttft=of("ttft", later_s),
+        tpot=of("tpot", 0.0),
+        e2e=LatencyDistribution.later(lambda: of("e2e", later_s)),
+        itl=LatencyDistribution.later(lambda: of("itl", 0.0)),
+        mean_running=float(mean(queue.mean_running for queue in queues)),
+        mean_step_s=float(mean(queue.mean_step_s for queue in queues)) * factor,
+        joint=joint,
+    )
 
 
 def queue_under_drift(
@@ -218,7 +265,7 @@ class SteadyCurve:
         cls, solve: Callable[[float], QueueLatency], limit_per_s: float, loads: tuple[float, ...]
     ) -> SteadyCurve | None:
         """At some loads; None where none is stable."""
-        solved = [(load, solve(load * limit_per_s)) for load in loads]
+        solved = [(load, solve(load)) for load in loads]
         stable = [(load, queue) for load, queue in solved if queue.stable]
         if not stable:
             return None

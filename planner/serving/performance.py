@@ -88,8 +88,8 @@ def evaluate(
         workload: arrivals and lengths.
         horizon_s: an overloaded deployment is answered over so much time after an empty start [s], `stable` being False
             all the same. None: its latencies are unbounded, as they are in the long run.
-        figures: with figures of the pools, the busiest minute and intervals, which take half of the time; what
-            is only held against targets needs none.
+        figures: with figures of the pools, the busiest minute and intervals; what is only held against targets needs
+            none, and reads latencies under shifts of step times off those of neighbouring shifts.
 
     Returns:
         Latencies [s], figures of the pools, and what the numbers take for granted. An overloaded deployment is not an
@@ -148,7 +148,7 @@ def _tier_hit_notes(deployment: Deployment, performance: Performance) -> tuple[s
 
 def _long_run(deployment: Deployment, workload: Workload, figures: bool) -> Performance:
     """Under open arrivals, in the long run."""
-    pools = tuple(pool_under_load(pool, workload) for pool in deployment.pools)
+    pools = tuple(pool_under_load(pool, workload, between_shifts=not figures) for pool in deployment.pools)
     performance = _of_pools(deployment, workload, pools, figures)
     drift = workload.open_arrivals.drift
     if not figures or drift is None or not performance.stable:

@@ -19,8 +19,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 from scipy.special import pdtrc
 
-from planner.core import FloatArray, InputError, Keyed, root_between
-from planner.engine import ReplicaConfig, require_room
+from planner.core import FloatArray, InputError, Keyed, rebuilt, root_between
+from planner.engine import ReplicaConfig, StepTimeShift, require_room
 from planner.queueing import (
     QueueLatency,
     largest_decode_rate,
@@ -34,6 +34,7 @@ from planner.serving.drift import (
     MixedWindows,
     SteadyQueues,
     length_mixes,
+    queue_between,
     queue_under_drift,
     scaled_workload,
 )
@@ -76,6 +77,8 @@ LARGE_RECORDS = ("llm", "sku", "engine", "calibration")
 SETTLING_TIMES, NEAREST_TO_LIMIT = 20.0, 0.98
 """Settling times in a run whose second half shows whether waits grow: twenty leave e^-10 of the empty start by half of
 it. They grow without bound, so that from this utilisation on no longer run is asked for. A choice."""
+RATIO_STEP = 0.2
+"""Steps of the logarithm of the ratio of shifts between which pools are interpolated. A choice: resolution."""
 MOST_POOLS = 512
 """Pools whose steady queues and largest stable rates are kept for other rates. Affects speed and memory only."""
 
@@ -167,7 +170,7 @@ class PoolUnderLoad:
         return self.model.pool.config.timer.bound(shape)
 
 
-def pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:
+def pool_under_load(pool: Pool, workload: Workload, *, between_shifts: bool = False) -> PoolUnderLoad:
     """A pool under the requests that reach it.
 
     A decode pool gets those with more than one output token. What the prefix cache of another saves depends on the
@@ -179,6 +182,7 @@ def pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:
     Args:
         pool: the pool, continuously batching.
         workload: arrivals and lengths at the deployment.
+        between_shifts: of a rate that varies, queues are read off those of neighbouring shifts of step times.
 
     Returns:
         The pool's queue, with latencies in [s].
@@ -187,7 +191,7 @@ def pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:
         InputError: a request does not fit, or none decodes in a decode pool.
     """
     if workload.open_arrivals.drift is not None:
-        return _steady_pools(pool, workload).under_drift(workload)
+        return _steady_pools(pool, workload).under_drift(workload, between_shifts)
     if pool.role is Role.DECODE:
         return _decode_pool_under_load(pool, workload)
     loaded = _behind_own_cache(pool, workload)
@@ -262,30 +266,65 @@ class _SteadyPools:
 
     @cached_property
     def queues(self) -> SteadyQueues:
-        """The queue of the pool by rate, and curves through those solved."""
-        return SteadyQueues(lambda rate_per_s: self.at(rate_per_s).queue, self.limit_per_s)
+        """The queue of the pool by load, and curves through those solved."""
+        return SteadyQueues(lambda load: self.at(load * self.limit_per_s).queue, self.limit_per_s)
 
-    def mixes(self, workload: Workload) -> tuple[MixedWindows, ...]:
+    @cached_property
+    def between_shifts(self) -> SteadyQueues:
+        """The same, between pools whose prompts take `RATIO_STEPS` of shifts longer beside decodes as estimated.
+
+        Where all that a step consists of is shifted, prompts by p and decodes by d, it takes d times as long as one
+        with prompts shifted by p / d alone, and so does all at the same load but what a request waits for before the
+        scheduler sees it. Of the ratio latencies are smooth: a parabola of logarithms through the three nearest.
+        """
+        pool, shift = self.pool, self.pool.config.shift
+        model = pool_model(pool, self.workload.lengths)
+        if shift is None or model.extras is not None or has_prefixes(pool, self.workload):
+            return self.queues
+        place = 0.0 if pool.role is Role.DECODE else math.log(shift.prompt / shift.decode) / RATIO_STEP
+        nearest = round(place)
+        past = place - nearest
+        weights = {
+            nearest - 1: past * (past - 1.0) / 2.0,
+            nearest: 1.0 - past**2,
+            nearest + 1: past * (past + 1.0) / 2.0,
+        }
+        weights = {step: weight for step, weight in weights.items() if weight}
+        before_s = rebuilt(pool.config, shift=None).costs.request_s
+        shifts = [StepTimeShift(prompt=math.exp(step * RATIO_STEP), request_s=-before_s) for step in weights]
+        configs = [rebuilt(pool.config, shift=own) for own in shifts]
+        pools = [_steady_pools(rebuilt(pool, config=config), self.workload) for config in configs]
+        shares, later_s = list(weights.values()), 0.0 if pool.role is Role.DECODE else pool.config.costs.request_s
+        logs = [weight * math.log(own.limit_per_s) for weight, own in zip(shares, pools, strict=True)]
+
+        def solve(load: float) -> QueueLatency:
+            queues = [own.at(load * own.limit_per_s).queue for own in pools]
+            return queue_between(queues, shares, shift.decode, later_s)
+
+        return SteadyQueues(solve, math.exp(sum(logs)) / shift.decode)
+
+    def mixes(self, workload: Workload, between_shifts: bool) -> tuple[MixedWindows, ...]:
         """The pool before the requests of windows in which they are alike; none where they are in all."""
         by_inputs, by_outputs = self.growth
         parts = []
         for mix, steady in length_mixes(workload, self.pool.role):
             pools = _steady_pools(self.pool, steady)
             work = 1.0 + by_inputs * (mix.inputs - 1.0) + by_outputs * (mix.outputs - 1.0)
-            parts.append(MixedWindows(pools.queues, mix.windows, work))
+            parts.append(MixedWindows(pools.between_shifts if between_shifts else pools.queues, mix.windows, work))
         return tuple(parts)
 
-    def under_drift(self, workload: Workload) -> PoolUnderLoad:
+    def under_drift(self, workload: Workload, between_shifts: bool) -> PoolUnderLoad:
         """The pool under a workload whose rate varies; hits of its caches are those of the node nearest to the mean."""
         arrivals = workload.open_arrivals
         rate_per_s, drift = arrivals.rate_per_s, arrivals.drift
         assert drift is not None
         growth = self.growth if drift.input_factors else (0.0, 1.0)
-        mixes = self.mixes(workload) if drift.input_factors else ()
-        queue = queue_under_drift(self.queues, rate_per_s, drift, growth, mixes)
+        mixes = self.mixes(workload, between_shifts) if drift.input_factors else ()
+        queues = self.between_shifts if between_shifts else self.queues
+        queue = queue_under_drift(queues, rate_per_s, drift, growth, mixes)
         nearest = rate_per_s
         if queue is not None:
-            nodes = STEADY_NODES * self.limit_per_s
+            nodes = STEADY_NODES * queues.limit_per_s
             nearest = float(nodes[np.argmin(np.abs(nodes - rate_per_s))])
         if queue is None or has_prefixes(self.pool, self.workload):
             node = self.at(nearest)

@@ -54,12 +54,13 @@ def test_links_point_at_files() -> None:
 
 def test_the_printed_plan_is_of_the_packaged_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
     """The headline and every row of the fleet, wherever the terminal wraps them. The alternatives, which come after
-    the fleet and say nothing of it, are left out."""
+    the fleet and say nothing of it, are left out; so is the fleet by theory that the plan is preferred to, which a
+    machine's last digits may change."""
     real = planner.plan
     monkeypatch.setattr(planner, "plan", lambda *given, **asked: real(*given, **asked | {"alternatives": False}))
     printed = README.split("```text\n", 1)[1].split("```", 1)[0]
     result = CliRunner().invoke(app, ["plan", "chat-llama-70b"])
-    shown = " ".join(result.output.split())
+    shown = re.sub(r", preferred to .*?\(search\.simplicity\)", "", " ".join(result.output.split()))
     headline, _, table = printed.partition("\n\n")
     assert " ".join(headline.split()) in shown
     rows = [line for line in table.splitlines() if re.match(r"(prefill|decode|mixed) ", line)]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import pytest
 
 from planner.core import IntArray, Metric
-from planner.engine import ReplicaConfig, Schedule
+from planner.engine import ReplicaConfig, Schedule, StepTimeShift
 from planner.queueing import QueueLatency
 from planner.serving import (
     Deployment,
@@ -46,6 +48,11 @@ CALM, BUSY = NODE_LOADS[[4, 8]].tolist()
 """Loads at which steady queues are evaluated, so that nothing is interpolated."""
 
 
+def _queues(solve: Callable[[float], QueueLatency], limit_per_s: float) -> SteadyQueues:
+    """Of a pool whose queue is known by the rate."""
+    return SteadyQueues(lambda load: solve(load * limit_per_s), limit_per_s)
+
+
 def exponential(mean_s: float) -> LatencyDistribution:
     middles = 1.0 - ((np.arange(4000) + 0.5) / 4000) ** 2
     return LatencyDistribution.from_samples(-mean_s * np.log1p(-middles), 1.0 - middles)
@@ -54,7 +61,7 @@ def exponential(mean_s: float) -> LatencyDistribution:
 def under_drift(
     solve: Callable[[float], QueueLatency], rate_per_s: float, drift: RateDrift, by_inputs: float = 0.0
 ) -> QueueLatency:
-    found = queue_under_drift(SteadyQueues(solve, LIMIT_PER_S), rate_per_s, drift, (by_inputs, 1.0 - by_inputs))
+    found = queue_under_drift(_queues(solve, LIMIT_PER_S), rate_per_s, drift, (by_inputs, 1.0 - by_inputs))
     assert found is not None
     return found
 
@@ -149,7 +156,7 @@ def test_more_variation_is_never_faster() -> None:
 
 
 def test_a_mean_rate_above_the_limit_has_no_path() -> None:
-    queues, drift = SteadyQueues(single_server, LIMIT_PER_S), RateDrift.of([0.5, 1.5], window_s=60.0)
+    queues, drift = _queues(single_server, LIMIT_PER_S), RateDrift.of([0.5, 1.5], window_s=60.0)
     assert queue_under_drift(queues, 1.01 * LIMIT_PER_S, drift) is None
 
 
@@ -179,10 +186,10 @@ def test_requests_of_other_lengths_while_most_come_meet_the_queue_before_such_re
     drift = RateDrift.of([CALM, BUSY / 2.0], window_s=1e6)
     rates = CALM * LIMIT_PER_S, BUSY / 2.0 * LIMIT_PER_S
     mixes = (
-        MixedWindows(SteadyQueues(single_server, LIMIT_PER_S), np.array([0])),
-        MixedWindows(SteadyQueues(slower, LIMIT_PER_S / 2.0), np.array([1])),
+        MixedWindows(_queues(single_server, LIMIT_PER_S), np.array([0])),
+        MixedWindows(_queues(slower, LIMIT_PER_S / 2.0), np.array([1])),
     )
-    found = queue_under_drift(SteadyQueues(single_server, LIMIT_PER_S), sum(rates) / 2.0, drift, mixes=mixes)
+    found = queue_under_drift(_queues(single_server, LIMIT_PER_S), sum(rates) / 2.0, drift, mixes=mixes)
     assert found is not None and found.joint is not None
     calm, busy = single_server(rates[0]), slower(rates[1])
     mixed = LatencyDistribution.mixture([(calm.ttft, rates[0] / sum(rates)), (busy.ttft, rates[1] / sum(rates))])
@@ -198,10 +205,10 @@ def test_a_queue_keeps_its_number_when_the_mix_of_lengths_changes() -> None:
     drift = RateDrift.of([1.0, 1.0], window_s=window_s)
     long_per_s = 0.5 * LIMIT_PER_S
     mixes = (
-        MixedWindows(SteadyQueues(single_server, LIMIT_PER_S), np.array([0])),
-        MixedWindows(SteadyQueues(lambda rate_per_s: single_server(2.0 * rate_per_s), long_per_s), np.array([1]), 1.0),
+        MixedWindows(_queues(single_server, LIMIT_PER_S), np.array([0])),
+        MixedWindows(_queues(lambda rate_per_s: single_server(2.0 * rate_per_s), long_per_s), np.array([1]), 1.0),
     )
-    found = queue_under_drift(SteadyQueues(single_server, LIMIT_PER_S), 1.2 * long_per_s, drift, mixes=mixes)
+    found = queue_under_drift(_queues(single_server, LIMIT_PER_S), 1.2 * long_per_s, drift, mixes=mixes)
     assert found is not None
     grown = 0.2 * long_per_s * window_s  # at the end of the long ones; gone after a quarter of the other window
     assert grown / (LIMIT_PER_S - 1.2 * long_per_s) < window_s
@@ -212,7 +219,7 @@ def test_a_queue_keeps_its_number_when_the_mix_of_lengths_changes() -> None:
 
 
 @cache
-def replica(**settings: int) -> ReplicaConfig:
+def replica(**settings: Any) -> ReplicaConfig:
     return calibrated(sku="h100-sxm", own_schedule=Schedule(reserve_outputs=True), max_batched_tokens=2048, **settings)
 
 
@@ -244,6 +251,22 @@ def test_theory_agrees_with_simulation(deployment: Deployment, load: float, drif
         for quantile, tolerance in zip(QUANTILES, tolerances, strict=True):
             expected = simulated.distribution(metric).quantile_s(quantile)
             assert theory.distribution(metric).quantile_s(quantile) == pytest.approx(expected, rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("roles", "ratio", "tolerance"), [(1, 0.2, 1e-6), (1, 0.07, 0.012), (1, -0.11, 0.012), (2, 0.07, 0.004)]
+)
+def test_worlds_are_read_off_those_of_neighbouring_ratios(roles: int, ratio: float, tolerance: float) -> None:
+    """Steps all longer by a factor are the same queue in slower time; of the ratio of factors latencies are smooth."""
+    shift = StepTimeShift(decode=1.13, prompt=1.13 * math.exp(ratio), request_s=0.02)
+    config = replica(shift=shift)
+    deployment = Deployment.mixed(config, 2) if roles == 1 else Deployment.disaggregated(config, config)
+    limit_per_s = largest_stable_rate_per_s(deployment, Workload.of(1.0, LENGTHS))
+    workload = drifting(0.7 * limit_per_s, RateDrift.of([0.8, 1.2, 1.0], window_s=60.0))
+    exact, read_off = evaluate(deployment, workload), evaluate(deployment, workload, figures=False)
+    for metric in (Metric.TTFT, Metric.TPOT, Metric.E2E):
+        expected, found = (quantiles(each.distribution(metric)) for each in (exact, read_off))
+        assert found == pytest.approx(expected, rel=tolerance)
 
 
 def test_a_drift_is_told() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from planner.core import Metric
+from planner.roofline import Parallelism
 from planner.serving import (
     Deployment,
     Performance,
@@ -18,8 +20,9 @@ from planner.serving import (
     sustainable_rate_per_s,
 )
 from planner.serving.rates import rate_sweep
+from planner.traffic import load_lengths
 from planner.workload import JointDistribution, LatencyDistribution, LatencyTarget, Slo, Workload
-from tests.builders import calibrated, chat
+from tests.builders import FP8, calibrated, chat
 
 TTFT = LatencyTarget(metric=Metric.TTFT, percentile=0.99, threshold_s=0.5)
 TPOT = LatencyTarget(metric=Metric.TPOT, percentile=0.99, threshold_s=0.03)
@@ -140,6 +143,19 @@ def test_sweep_is_evaluate_at_each_rate() -> None:
     assert sweep.latencies_s(Metric.TTFT, 0.99)[1] == evaluate(POOL, chat(40.0)).ttft.quantile_s(0.99)
     assert sweep.goodput_per_s(SLO)[0] == pytest.approx(5.0, rel=0.02)
     assert sweep.binding(SLO)[0] is None
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 6])
+def test_latencies_near_the_limit_do_not_jump(replicas: int) -> None:
+    """Where full steps nearly fall behind the number running moved by 7 % from one rate to the next."""
+    limits: dict[str, Any] = {"max_batched_tokens": 2048, "max_running_requests": 128}
+    config = calibrated("llama-3.3-70b-instruct", "b200-sxm", precision=FP8, parallelism=Parallelism(tp=2), **limits)
+    pool, requests = Deployment.mixed(config, replicas), load_lengths("azure-2023-conv")
+    limit = largest_stable_rate_per_s(pool, Workload.of(1.0, requests))
+    answers = [evaluate(pool, Workload.of(load * limit, requests)) for load in np.linspace(0.9, 0.97, 15)]
+    running, tokens_s = np.array([[each.pools[0].mean_running, each.tpot.quantile_s(0.5)] for each in answers]).T
+    assert np.diff(np.log(running)).max() < 0.055
+    assert (np.diff(tokens_s) > 0.0).all()
 
 
 def test_sweep_ends_below_the_limit_of_stability() -> None:
