@@ -159,8 +159,8 @@ def queue_between(
         Latencies [s]; without a joint distribution where those of the queues have other groups.
     """
     nearest = queues[int(np.argmax(weights))]
-    if not all(queue.stable for queue in queues):
-        return next(queue for queue in queues if not queue.stable)
+    if unstable := [queue for queue in queues if not queue.stable]:
+        return unstable[0]
 
     def mean(values: Iterable[ArrayLike]) -> FloatArray:
         logs = [weight * np.log(np.maximum(each, LEAST_S)) for weight, each in zip(weights, values, strict=True)]
@@ -173,10 +173,8 @@ def queue_between(
         return LatencyDistribution(np.maximum.accumulate(times_s) * factor + more_s, SLICE_MASS)
 
     joints = [queue.joint for queue in queues if queue.joint is not None]
-    joint = nearest.joint
-    if len({(each.first_s.shape, each.token_s.shape) for each in joints}) > 1:
-        joint = None
-    elif joint is not None:
+    joint = nearest.joint if len({(each.first_s.shape, each.token_s.shape) for each in joints}) == 1 else None
+    if joint is not None:
         first_s, token_s = mean(each.first_s for each in joints), mean(each.token_s for each in joints)
         joint = replace(joint, first_s=first_s * factor + later_s, token_s=token_s * factor)
     return replace(

@@ -292,8 +292,8 @@ class _SteadyPools:
         weights = {step: weight for step, weight in weights.items() if weight}
         before_s = rebuilt(pool.config, shift=None).costs.request_s
         shifts = [StepTimeShift(prompt=math.exp(step * RATIO_STEP), request_s=-before_s) for step in weights]
-        configs = [rebuilt(pool.config, shift=own) for own in shifts]
-        pools = [_steady_pools(rebuilt(pool, config=config), self.workload) for config in configs]
+        others = [rebuilt(pool, config=rebuilt(pool.config, shift=own)) for own in shifts]
+        pools = [_steady_pools(other, self.workload) for other in others]
         shares, later_s = list(weights.values()), 0.0 if pool.role is Role.DECODE else pool.config.costs.request_s
         logs = [weight * math.log(own.limit_per_s) for weight, own in zip(shares, pools, strict=True)]
 
