@@ -20,7 +20,8 @@ def headline(growth: FleetGrowth) -> str:
 def tables(growth: FleetGrowth) -> tuple[Table, ...]:
     """Until when by percentile, and the fleets that follow."""
     start = growth.forecast.start
-    horizons = tuple((f"p{100 * one.percentile:g}", _day(one.until) or "ten years and more") for one in growth.horizons)
+    until = {f"p{100 * one.percentile:g}": _day(one.until) or "ten years and more" for one in growth.horizons}
+    horizons = tuple(until.items()) if len({*until.values()}) > 1 else (("any", *{*until.values()}),)
     found = (Table(f"Until when it holds, from {start.isoformat()}", ("demand", "last day"), horizons),)
     costs = () if growth.costs is None else cost_tables(growth.costs)
     if not growth.purchases:

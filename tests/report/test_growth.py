@@ -30,6 +30,8 @@ def test_the_report_names_every_horizon_and_the_next_fleet() -> None:
     assert found().words in shown.headline
     until, following = shown.tables
     assert [row[1] for row in until.rows] == [str(horizon.until) for horizon in found().horizons]
+    sure = fleet_growth(REAL, Forecast(start=date(2026, 12, 1), growth_per_month=0.1), headroom_share=0.2)
+    assert growth.tables(sure)[0].rows == (("any", str(sure.horizons[0].until)),)  # one date, not three times one
     assert following.rows[0][0] == found().purchases[0].needed_from.isoformat()
     assert found().purchases[0].fleet in growth.report(found(), "made up").markdown
 
