@@ -155,7 +155,7 @@ class CapacityUnderDrift(Capacity):
     def _first_best(self, family: ConfigurationFamily, replicas: int, at_most_per_s: float) -> BestConfig:
         """The member that sustains most steadily, and what of that it keeps under the drift."""
         steady = self._steady(family.role).capacity.best(family, replicas, MORE_THAN_ASKED * at_most_per_s)
-        if steady.member is None:
+        if steady.member is None or not steady.rate_per_s:
             return steady
         seen = self._last_shares.get(family.role, {1: min(LIKELY_SHARE, self._steady(family.role).most)})
         nearest = min(seen, key=lambda size: abs(math.log(size / replicas)))

@@ -113,6 +113,8 @@ def slo_margin_between_nodes(pool: Pool, demand: Demand, rate_per_s: float) -> S
     at_low, at_high, here = (math.sqrt(1.0 - rate / limit) for rate in (low, high, rate_per_s))
     share = (at_low - here) / (at_low - at_high)
     below, above = (_margin(pool, demand.slo, loaded, loaded.workload) for loaded in around)
+    if math.isinf(below.log_excess) or math.isinf(above.log_excess):  # nothing lies between
+        return pool_slo_margin(pool, demand, rate_per_s)
     return SloMargin(
         below.log_excess + share * (above.log_excess - below.log_excess),
         above.worst,

@@ -278,8 +278,7 @@ class _SteadyPools:
         scheduler sees it. Of the ratio latencies are smooth: a parabola of logarithms through the three nearest.
         """
         pool, shift = self.pool, self.pool.config.shift
-        model = pool_model(pool, self.workload.lengths)
-        if shift is None or model.extras is not None or has_prefixes(pool, self.workload):
+        if shift is None or has_prefixes(pool, self.workload) or pool_model(pool, self.workload.lengths).extras:
             return self.queues
         place = 0.0 if pool.role is Role.DECODE else math.log(shift.prompt / shift.decode) / RATIO_STEP
         nearest = round(place)
@@ -292,8 +291,8 @@ class _SteadyPools:
         weights = {step: weight for step, weight in weights.items() if weight}
         before_s = rebuilt(pool.config, shift=None).costs.request_s
         shifts = [StepTimeShift(prompt=math.exp(step * RATIO_STEP), request_s=-before_s) for step in weights]
-        others = [rebuilt(pool, config=rebuilt(pool.config, shift=own)) for own in shifts]
-        pools = [_steady_pools(other, self.workload) for other in others]
+        configs = (rebuilt(pool.config, shift=own) for own in shifts)
+        pools = [_steady_pools(rebuilt(pool, config=config), self.workload) for config in configs]
         shares, later_s = list(weights.values()), 0.0 if pool.role is Role.DECODE else pool.config.costs.request_s
         logs = [weight * math.log(own.limit_per_s) for weight, own in zip(shares, pools, strict=True)]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from hardware_db import select_calibration
 from planner.core import Metric
 from planner.engine import ReplicaConfig
 from planner.llm import Precision, load_llm
-from planner.search import Capacity, Demand, PoolOption
+from planner.search import Capacity, Demand, PoolOption, slo_margin
 from planner.search.candidates import RATE_TOLERANCE
 from planner.search.slo_margin import pool_slo_margin, slo_margin_between_nodes
 from planner.serving import Deployment, Role, evaluate, pool_limit_per_s, pool_load, sustainable_rate_per_s
@@ -44,6 +46,12 @@ def option(role: Role = Role.MIXED, limit: int = 128) -> PoolOption:
         max_running_requests=limit,
     )
     return PoolOption(role, config)
+
+
+def test_a_latency_without_bound_at_the_loads_around_a_rate_has_none_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The difference of two infinities was no number, and the search for a rate stopped with an error."""
+    monkeypatch.setattr(slo_margin, "_latency_excess", lambda *_: math.inf)
+    assert slo_margin_between_nodes(option().pool(2), demand(None), 20.0).log_excess == math.inf
 
 
 @pytest.mark.parametrize("role", [Role.MIXED, Role.DECODE])
