@@ -18,7 +18,7 @@ from calibration.serving.accuracy import Score, group_name, score
 from calibration.serving.measured_runs import ServingPoint
 from calibration.serving.predict import Prediction, ReplayedRun, prediction_of
 from hardware_db import EngineCosts, HardwareDb
-from planner.core import FloatArray, InputError, PlannerError, Table, number_of, percent, significant
+from planner.core import FloatArray, InputError, PlannerError, Table, number_of, percent, rebuilt, significant
 from planner.engine import ReplicaConfig
 from planner.serving import Deployment
 
@@ -191,7 +191,7 @@ def with_costs(config: ReplicaConfig, costs: EngineCosts) -> ReplicaConfig:
     the copy is the timer of the original with the costs exchanged, put where the copy would keep the one it builds
     itself.
     """
-    copied = config.model_copy(update={"engine": config.engine.with_costs(costs)})
+    copied = rebuilt(config, engine=config.engine.with_costs(costs))
     copied.__dict__["timer"] = config.timer.with_costs(costs)
     return copied
 
