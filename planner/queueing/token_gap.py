@@ -209,7 +209,7 @@ def _met(steps: FloatArray, prompts: FloatArray, kept: float) -> FloatArray:
     fading = -math.log(max(kept, TINY))
     for at in range(steps.size):
         span = fading * (steps[at] - before)
-        left = left * math.exp(-span) - (prompts[at] - come) * math.expm1(-span) / max(span, SHORTEST_SPAN)
+        left = left * math.exp(-span) - (prompts[at] - come) * math.expm1(-span) / max(span, TINY)
         met[at], before, come = prompts[at] - left, steps[at], prompts[at]
     return met
 
