@@ -113,8 +113,8 @@ def _consistent(
     offered: OfferedLoad, bursts: Burstiness, anchors: tuple[float, float], refinements: int
 ) -> _RunningEstimate:
     """The step curve T(n) and the distribution of n, consistent: T is solved where the distribution has its mass."""
-    stream, cap = offered.tokens(bursts.in_step), CLOSEST_TO_CRITICAL * offered.critical
-    cap = min(cap, float(offered.scales.counts[-1]))
+    stream = offered.tokens(bursts.in_step)
+    cap = min(CLOSEST_TO_CRITICAL * offered.critical, float(offered.scales.counts[-1]))
     solved = [_decoding_backlog(offered, n, stream) for n in sorted({min(n, cap) for n in anchors})]
     estimate = _estimate(offered, solved, bursts)
     for _ in range(refinements):

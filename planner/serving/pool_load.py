@@ -271,7 +271,7 @@ class _SteadyPools:
 
     @cached_property
     def between_shifts(self) -> SteadyQueues:
-        """The same, between pools whose prompts take `RATIO_STEPS` of shifts longer beside decodes as estimated.
+        """The same, between pools with decodes as estimated and prompts shifted by whole `RATIO_STEP`s.
 
         Where all that a step consists of is shifted, prompts by p and decodes by d, it takes d times as long as one
         with prompts shifted by p / d alone, and so does all at the same load but what a request waits for before the
@@ -294,13 +294,13 @@ class _SteadyPools:
         configs = (rebuilt(pool.config, shift=own) for own in shifts)
         pools = [_steady_pools(rebuilt(pool, config=config), self.workload) for config in configs]
         shares, later_s = list(weights.values()), 0.0 if pool.role is Role.DECODE else pool.config.costs.request_s
-        logs = [weight * math.log(own.limit_per_s) for weight, own in zip(shares, pools, strict=True)]
+        log_limit = sum(weight * math.log(own.limit_per_s) for weight, own in zip(shares, pools, strict=True))
 
         def solve(load: float) -> QueueLatency:
             queues = [own.at(load * own.limit_per_s).queue for own in pools]
             return queue_between(queues, shares, shift.decode, later_s)
 
-        return SteadyQueues(solve, math.exp(sum(logs)) / shift.decode)
+        return SteadyQueues(solve, math.exp(log_limit) / shift.decode)
 
     def mixes(self, workload: Workload, between_shifts: bool) -> tuple[MixedWindows, ...]:
         """The pool before the requests of windows in which they are alike; none where they are in all."""
