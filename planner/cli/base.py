@@ -33,6 +33,7 @@ from planner.core import (
     one_line,
     preset_rows,
     require_writable,
+    typed_gpus,
     write_text,
 )
 
@@ -416,6 +417,16 @@ def sku_called(option: str, name: str, skus: Mapping[str, T]) -> T:
 
         name = typed_sku(name, skus)
     return look_up(option, name, skus)
+
+
+def gpus_called(option: str, text: str, skus: Mapping[str, T], gpus: int | None = None) -> tuple[T, int | None]:
+    """A SKU as people call it and the number they name with it (``8xh100``), else `gpus`; raises as `sku_called`."""
+    counted, name = typed_gpus(text)
+    if counted is not None and (counted == 0 or gpus not in (None, counted)):
+        raise InputError(
+            option, text, f"names {counted} GPUs, another option {gpus or 'none'}", "give one number above 0"
+        )
+    return sku_called(option, name, skus), counted or gpus
 
 
 # --- output -----------------------------------------------------------------------------------------------------------

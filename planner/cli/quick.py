@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from planner.cli.base import INFEASIBLE, JsonFile, check_outputs, check_picture, deliver, sku_called, takes
+from planner.cli.base import INFEASIBLE, JsonFile, check_outputs, check_picture, deliver, gpus_called, takes
 from planner.cli.completion import complete_llm
 from planner.core import (
     MOST_TYPED_TOKENS,
@@ -18,9 +18,11 @@ from planner.core import (
     json_text,
     typed_count,
     typed_lengths,
-    typed_seconds,
+    typed_token_time_s,
 )
 
+USUAL_GPUS = 8
+"""Of a server where nothing is said: HGX and OAM boards hold as many."""
 Model = Annotated[str, typer.Argument(help="Preset id, config.json or its folder.", autocompletion=complete_llm)]
 
 
@@ -59,19 +61,28 @@ def fit(
     KV cache bytes per token stand in the first line. Exit code 3: it fits nowhere.
     """
     from hardware_db import load_hardware
-    from planner.engine import fit_gpus, fit_headline, fit_record, fit_table
+    from planner.engine import DEGREES, Fit, fit_gpus, fit_headline, fit_record, fit_table
     from planner.llm import load_llm
 
     check_outputs(json_file)
     hardware, model = load_hardware(calibrations=""), load_llm(llm)
-    names = [sku_called("--gpu", name, hardware.skus).id for name in gpu or ()]
+    named = [gpus_called("--gpu", name, hardware.skus) for name in gpu or ()]
     tokens = None if context is None else typed_count(context)
     if context is not None and not (tokens and 1.0 <= tokens < MOST_TYPED_TOKENS):
         raise InputError("--context", context, "must be a number of tokens", "write e.g. 32k or 32000")
-    fits = fit_gpus(model, None if tokens is None else int(tokens), names, engine=engine, hardware=hardware)
+    length = None if tokens is None else int(tokens)
+    fits: list[Fit] = []
+    for sku, most in named or ((None, None),):
+        degrees = [tp for tp in DEGREES if most is None or tp <= most]
+        ids = [] if sku is None else [sku.id]
+        fits += fit_gpus(model, length, ids, engine=engine, degrees=degrees, hardware=hardware)
     fitting = [one for one in fits if one.requests]
     best = max(fitting, key=lambda one: (-one.tp, one.requests)) if fitting else None
-    go_on = () if best is None else (f"planner memory {llm} --gpu {best.sku} --tp {best.tp}", f"planner box {llm}")
+    go_on = (
+        ()
+        if best is None
+        else (f"planner memory {llm} --gpu {best.sku} --tp {best.tp}", f"planner box {llm} --gpu {best.sku}")
+    )
     deliver(
         lambda: Report(fit_headline(model, fits), (fit_table(fits),), {"Go on": (*go_on, _plan_line(llm, 20.0))}),
         (json_file, lambda: json_text(fit_record(model, fits))),
@@ -85,7 +96,7 @@ def box(
     options: QuickOptions,
     llm: Model,
     gpu: str = "h100-sxm",
-    gpus: int = 8,
+    gpus: int | None = None,
     tp: int | None = None,
     users: int = 64,
     tpot: str | None = None,
@@ -108,12 +119,13 @@ def box(
     check_outputs(json_file)
     check_picture(plot)
     settings = options.settings
-    sku = sku_called("--gpu", gpu, load_hardware(calibrations="").skus).id
-    within_s = None if tpot is None else typed_seconds(tpot, "ms")
+    called, count = gpus_called("--gpu", gpu, load_hardware(calibrations="").skus, gpus)
+    sku = called.id
+    within_s = None if tpot is None else typed_token_time_s(tpot)
     if tpot is not None and within_s is None:
-        raise InputError("--tpot", tpot, "must be a time", "write e.g. 50 or 50ms")
+        raise InputError("--tpot", tpot, "must be a time", "write e.g. 50, 50ms or 20 tokens/s")
     curve = sorted({*USERS, users})
-    found = box_curve(load_llm(llm), sku, gpus=gpus, tp=tp, users=curve, at=users, **settings)
+    found = box_curve(load_llm(llm), sku, gpus=count or USUAL_GPUS, tp=tp, users=curve, at=users, **settings)
     lines = [_plan_line(llm, found.at(users).requests_per_s, options.lengths, sku)]
     carried = None if within_s is None else found.users_within(within_s)
     if within_s is not None:

@@ -16,8 +16,8 @@ from planner.cli.base import (
     check_outputs,
     check_picture,
     deliver,
+    gpus_called,
     hardware_for,
-    sku_called,
     takes,
 )
 from planner.core import InputError, json_text
@@ -82,7 +82,9 @@ def memory(
     check_picture(plot)
     settings = {name: value for name, value in vars(options).items() if value is not None}
     settings["hardware"] = hardware = hardware_for(options.engine or "vllm", None, engine_costs)
-    gpu = sku_called("--gpu", gpu, hardware.skus).id
+    called, tp = gpus_called("--gpu", gpu, hardware.skus, options.tp)
+    gpu = called.id
+    settings |= {} if tp is None else {"tp": tp}
     if formats:
         for option, value in {"--log": log, "--precision": options.precision, "--plot": plot}.items():
             if value is not None:

@@ -58,8 +58,10 @@ from planner.core.tables import (
     share_with_error,
     significant,
     typed_count,
+    typed_gpus,
     typed_lengths,
     typed_seconds,
+    typed_token_time_s,
     unit,
     with_unit,
 )

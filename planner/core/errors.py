@@ -43,12 +43,13 @@ _WORD = re.compile(r"[a-z0-9.]+")
 
 
 class UnknownNameError(InputError):
-    """A name that is in no table (SKU, model, scenario, metric, ...); suggests known ones of its words, or like it."""
+    """A name that is in no table (SKU, model, scenario ...); suggests those of its words, that it begins, or alike."""
 
     def __init__(self, field: str, name: object, known: Iterable[str]) -> None:
         names, words = sorted(known), _WORD.findall(str(name).lower())
         of_words = [one for one in reversed(names) if words and {*words} <= {*_WORD.findall(one.lower())}]
-        near = of_words[:3] or difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.4)
+        begun = [one for one in names if words and one.lower().startswith(str(name).lower())]
+        near = of_words[:3] or begun or difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.4)
         shown = near or names
         listed = ", ".join(shown[:12]) + (", ..." if len(shown) > 12 else "")
         bound = "unknown name" if names else "unknown name (none are known)"

@@ -283,6 +283,37 @@ def typed_seconds(text: str, unit: str = "s") -> float | None:
     return None if time is None or count is None else count / (1e3 if (time[2] or unit).lower() == "ms" else 1.0)
 
 
+_TOKEN_RATE = re.compile(
+    r"(?:>=?|≥|at least|over|above)?\s*([\d.,]+)\s*(?:(?:tokens?|toks?)\s*(?:/|per)\s*s(?:ec(?:ond)?)?|tps)"
+    r"(?:\s*(?:(?:/|per|for each)\s*user|each))?",
+    re.IGNORECASE,
+)
+
+
+def typed_token_time_s(text: str, unit: str = "ms") -> float | None:
+    """Time of a token as people type it, or the tokens a second that one user is to see; None for what is none [s].
+
+    >>> typed_token_time_s("50"), typed_token_time_s("20 tokens/s"), typed_token_time_s("at least 40 tok/s per user")
+    (0.05, 0.05, 0.025)
+    """
+    rate = _TOKEN_RATE.fullmatch(text.strip())
+    per_s = typed_count(rate[1]) if rate else None
+    return 1.0 / per_s if per_s else typed_seconds(text, unit)
+
+
+_COUNTED = re.compile(r"(\d{1,6})(?:\s*[x×*]\s*|\s+(?=[a-z]))(.+)|(.+?)(?:\s+[x×*]\s*|:)(\d{1,6})", re.IGNORECASE)
+
+
+def typed_gpus(text: str) -> tuple[int | None, str]:
+    """Number of GPUs and their name, as people type them; None where they give no number.
+
+    >>> typed_gpus("8xh100"), typed_gpus("H100 x 8"), typed_gpus("RTX 4090")
+    ((8, 'h100'), (8, 'H100'), (None, 'RTX 4090'))
+    """
+    counted = _COUNTED.fullmatch(text.strip())
+    return (int(counted[1] or counted[4]), counted[2] or counted[3]) if counted else (None, text)
+
+
 _LENGTHS = re.compile(
     r"(.+?)(?: ?tokens)?(?: ?in(?:put)?)?(?: ?/ ?| and | )([\d.,]+ ?[a-z]*?)(?: ?tokens)?(?: ?out(?:put)?)?",
     re.IGNORECASE,

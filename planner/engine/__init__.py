@@ -23,7 +23,15 @@ from planner.engine.cache_layout import (
 )
 from planner.engine.drafting import Drafting, drafting_of
 from planner.engine.encoder import encoder_notes, encoder_spread, encoder_times_s, images_s, mean_encoder_s
-from planner.engine.fitting import USUAL_CONTEXT_TOKENS, Fit, fit_gpus, fit_headline, fit_record, fit_table
+from planner.engine.fitting import (
+    DEGREES,
+    USUAL_CONTEXT_TOKENS,
+    Fit,
+    fit_gpus,
+    fit_headline,
+    fit_record,
+    fit_table,
+)
 from planner.engine.footprint import (
     MemoryFootprint,
     RequestLimit,

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from hardware_db import Dtype, EngineProfile, GpuSku, HardwareDb, load_hardware
-from planner.core import InputError, PlannerError, Table, UnknownNameError, preset_rows, significant
+from planner.core import InputError, PlannerError, Table, UnknownNameError, preset_rows, significant, typed_gpus
 from planner.engine import ReplicaConfig, memory_footprint, one_request_room_tokens
 from planner.llm import (
     SIXTEEN_BIT,
@@ -189,13 +189,13 @@ Place = tuple[GpuSku, int, EngineProfile]
 
 
 def _place(fits: str, engine: str, hardware: HardwareDb) -> Place:
-    name, _, count = fits.partition(":")
+    count, name = typed_gpus(fits)
     sku = typed_sku(name, hardware.skus)
     if sku not in hardware.skus:
         raise UnknownNameError("--fits", name, hardware.skus)
     if engine not in hardware.engines:
         raise UnknownNameError("engine", engine, hardware.engines)
-    if count and not (count.isdecimal() and 1 <= int(count) <= MOST_GPUS):
+    if count is not None and not 1 <= count <= MOST_GPUS:
         raise InputError("--fits", fits, f"must name 1 to {MOST_GPUS} GPUs", f"write e.g. {name}:8")
     return hardware.skus[sku], int(count or 1), hardware.engines[engine]
 

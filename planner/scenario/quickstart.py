@@ -10,10 +10,10 @@ from pathlib import Path
 import yaml
 
 from hardware_db import HardwareDb, load_hardware
-from planner.core import InputError, Metric, UnknownNameError, typed_count, typed_lengths, typed_seconds
+from planner.core import InputError, Metric, UnknownNameError, typed_count, typed_gpus, typed_lengths
 from planner.llm import load_llm
 from planner.scenario.read import build_request, scenario_of_text, usual_skus
-from planner.scenario.types import slo_presets
+from planner.scenario.types import typed_targets
 from planner.supply import typed_sku
 from planner.traffic import list_recordings, load_lengths
 
@@ -27,10 +27,6 @@ DAY = "azure-2024-conv-day"
 """Shape of a day where the traffic is given by the day: that of a published trace of conversations."""
 EVERY_SKU, PRICED = "all", "priced"
 """Stand for every GPU, and for those that have a price and measured step times."""
-USUAL_PERCENTILE = 0.99
-"""Of targets that name none."""
-IN_ORDER = (Metric.TTFT, Metric.TPOT)
-"""Metric of targets that name none."""
 METRIC_WORDS = {
     Metric.TTFT: "time to the first token",
     Metric.TPOT: "time per token after it",
@@ -111,7 +107,6 @@ def _text(answers: Answers, name: str, request_tokens: float = 1.0) -> str:
         "# confidence: 0.9 # probability with which they hold, uncertain as step times are",
         *_search(answers["gpus"], load_hardware()),
         *([f"profile: {DAY} # how the demand moves over the day; yours: {{trace: FILE}}"] if by_day else []),
-        "# limits: {budget_usd_per_hour: 100} # or gpus, power_kw, ...: docs/how-to/plan-a-fleet.md",
     )
     return "\n".join(lines) + "\n"
 
@@ -204,50 +199,11 @@ def _lengths(answer: str) -> tuple[str, ...]:
 
 def _targets(answer: str) -> tuple[str, ...]:
     """Targets in flow style, one a line."""
-    known = {one.name: one for one in slo_presets()}
-    if not re.search(r"\d", answer):
-        if answer.strip() not in known:
-            raise UnknownNameError("targets", answer.strip(), known)
-        one = known[answer.strip()]
-        return tuple(
-            f"{{metric: {target.metric}, percentile: {target.percentile:g}, threshold_s: {target.threshold_s:g}}}"
-            for target in one.targets
-        )
-    if re.fullmatch(r"[\d.,]+", answer.strip()):
-        raise InputError("targets", answer, "must be two numbers", _TARGETS_FIX)
-    lines, percentile = [], USUAL_PERCENTILE
-    for place, part in enumerate(_BETWEEN_TARGETS.split(answer.strip())):
-        metric, percentile, threshold_s = _target(part, place, percentile)
-        fields = f"metric: {metric.value}, percentile: {percentile:g}, threshold_s: {threshold_s:g}"
-        lines.append(f"{{{fields}}} # {METRIC_WORDS[metric]}")
-    return tuple(lines)
-
-
-_BETWEEN_TARGETS = re.compile(r"\s*(?:/|;|,(?!\d)|\band\b)\s*", re.IGNORECASE)
-_PERCENTILE = re.compile(r"\bp\s?(\d+(?:\.\d+)?)\b|\b(\d+(?:\.\d+)?)\s*%", re.IGNORECASE)
-_METRIC = re.compile(rf"\b({'|'.join(metric.value for metric in Metric)})\b", re.IGNORECASE)
-_TARGETS_FIX = "write p99 TTFT in s / p99 TPOT in ms, e.g. 1/50, or p95 TTFT 500 ms, p50 TPOT 30 ms"
-
-
-def _target(part: str, place: int, percentile: float) -> tuple[Metric, float, float]:
-    """Metric, percentile and threshold [s] of one target in words; what is left out is as in the one before it.
-
-    Without a metric the first is TTFT and the second TPOT; without a unit these are in s and in ms.
-    """
-    said = _PERCENTILE.search(part)
-    if said is not None:
-        percentile = round(float(said[1] or said[2]) / 100.0, 6)
-        if not 0.0 < percentile < 1.0:
-            raise InputError("targets", part, "has no percentile between 0 and 100", _TARGETS_FIX)
-    named = _METRIC.search(rest := _PERCENTILE.sub(" ", part, count=1))
-    if named is None and place >= len(IN_ORDER):
-        raise InputError("targets", part, "does not say of which time", f"{_TARGETS_FIX}; times: ttft, tpot, e2e, itl")
-    metric = IN_ORDER[place] if named is None else Metric(named[1].lower())
-    usual_unit = "ms" if metric in (Metric.TPOT, Metric.ITL) else "s"
-    time_s = typed_seconds(" ".join(_METRIC.sub(" ", rest, count=1).split()), usual_unit)
-    if time_s is None:
-        raise InputError("targets", part, "is no target", _TARGETS_FIX)
-    return metric, percentile, time_s
+    return tuple(
+        f"{{metric: {one.metric}, percentile: {one.percentile:g}, threshold_s: {one.threshold_s:g}}}"
+        f" # {METRIC_WORDS[one.metric]}"
+        for one in typed_targets(answer)
+    )
 
 
 def _search(answer: str, hardware: HardwareDb) -> tuple[str, ...]:
@@ -258,15 +214,20 @@ def _search(answer: str, hardware: HardwareDb) -> tuple[str, ...]:
     skus = packaged[names]() if names in packaged else listed
     if not skus:
         raise InputError("gpus", answer, "names no GPU", "write e.g. h100-sxm, h200-sxm")
-    skus = [typed_sku(sku, hardware.skus) for sku in skus]
-    for sku in skus:
-        if sku not in hardware.skus:
-            raise UnknownNameError("gpus", sku, hardware.skus)
+    counts: dict[str, int | None] = {}
+    for count, name in map(typed_gpus, skus):
+        if (sku := typed_sku(name, hardware.skus)) not in hardware.skus:
+            raise UnknownNameError("gpus", name, hardware.skus)
+        counts[sku] = count
+    most = ", ".join(f"{sku}: {count}" for sku, count in counts.items() if count is not None)
     return (
         "search:",
-        f"  skus: [{', '.join(skus)}] # more choices cost time and may save money",
+        f"  skus: [{', '.join(counts)}] # more choices cost time and may save money",
         "  modes: [mixed] # add disaggregated: prefill and decode on GPUs of their own; takes longer",
-        *_prices(provider, skus, hardware),
+        *_prices(provider, list(counts), hardware),
+        f"limits: {{gpus: {{{most}}}}} # at most"
+        if most
+        else "# limits: {budget_usd_per_hour: 100} # or gpus, power_kw, ...: docs/how-to/plan-a-fleet.md",
     )
 
 

@@ -18,7 +18,16 @@ import yaml
 from pydantic import ValidationError
 
 from hardware_db import OwnHardware, load_hardware, select_price
-from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, UnknownNameError, from_validation_error
+from planner.core import (
+    CALIBRATION,
+    PLAN,
+    SCENARIO,
+    VERSION_KEY,
+    InputError,
+    UnknownNameError,
+    from_validation_error,
+    typed_gpus,
+)
 from planner.fleet import PlanRequest, RegionFleet, RegionsPlan
 from planner.llm import LlmSpec, Precision, list_llms, load_llm, narrower_precisions, packaged_llm
 from planner.optimizer import OWN_SOLVER
@@ -179,11 +188,28 @@ def _with_sku_ids(content: dict[str, Any]) -> dict[str, Any]:
         return value
 
     changed = {"search": {}, **content}
+    changed |= _counted(changed["search"], changed.get("limits"))
     for place, fields in _SKU_FIELDS.items():
         if isinstance(holder := changed.get(place), Mapping):
             changed[place] = {**holder, **{name: with_ids(holder[name]) for name in fields if name in holder}}
     if isinstance(changed["search"], Mapping):
         changed["search"] = {"skus": usual_skus(), **changed["search"]}
+    return changed
+
+
+def _counted(search: object, limits: object) -> dict[str, object]:
+    """Search and limits, where GPUs are named in one line, or with the most of each: ``8xh100``."""
+    if not isinstance(search, Mapping):
+        return {}
+    skus = search.get("skus")
+    named = [name.strip() for name in skus.split(",")] if isinstance(skus, str) else skus
+    if not isinstance(named, list | tuple) or not all(isinstance(name, str) for name in named):
+        return {}
+    counted = [typed_gpus(name) for name in named]
+    most = {name: count for count, name in counted if count is not None}
+    changed: dict[str, object] = {"search": {**search, "skus": [name for _, name in counted]}}
+    if most and (limits is None or isinstance(limits, Mapping)):
+        changed["limits"] = {**(limits or {}), "gpus": {**most, **((limits or {}).get("gpus") or {})}}
     return changed
 
 

@@ -16,7 +16,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from hardware_db import Dtype, OwnHardware
-from planner.core import SCENARIO, Frozen, InputError, UnknownNameError, preset_rows, typed_lengths, typed_seconds
+from planner.core import (
+    SCENARIO,
+    Frozen,
+    InputError,
+    Metric,
+    UnknownNameError,
+    preset_rows,
+    typed_lengths,
+    typed_seconds,
+    typed_token_time_s,
+)
 from planner.llm import Precision
 from planner.optimizer import Objective
 from planner.search import SearchSpace
@@ -310,23 +320,87 @@ def slo_presets() -> tuple[SloPreset, ...]:
     return tuple(presets)
 
 
-def in_seconds(key: str, value: object) -> object:
-    """Seconds, where a field of seconds is given as ``500ms`` or ``2 s``; any other value as it is."""
-    time = typed_seconds(value) if isinstance(value, str) and key.endswith("_s") else None
+TOKEN_TIMES = (Metric.TPOT, Metric.ITL)
+"""Times of one token, which people also give as tokens a second."""
+
+
+def in_seconds(key: str, value: object, metric: object = None) -> object:
+    """Seconds, where a field of seconds (of a metric) is in words as ``500ms``; any other value as it is."""
+    read = typed_token_time_s if metric in TOKEN_TIMES else typed_seconds
+    time = read(value, "s") if isinstance(value, str) and key.endswith("_s") else None
     return value if time is None else time
 
 
+USUAL_PERCENTILE = 0.99
+"""Of targets that name none."""
+IN_ORDER = (Metric.TTFT, Metric.TPOT)
+"""Metric of targets that name none."""
+_BETWEEN_TARGETS = re.compile(r"\s*(?:/(?!\s*(?:s|sec|second|user)\b)|;|,(?!\d)|\band\b)\s*", re.IGNORECASE)
+_PERCENTILE = re.compile(r"\bp\s?(\d+(?:\.\d+)?)\b|\b(\d+(?:\.\d+)?)\s*%", re.IGNORECASE)
+_METRIC = re.compile(rf"\b({'|'.join(metric.value for metric in Metric)})\b", re.IGNORECASE)
+_TARGETS_FIX = "write p99 TTFT in s / p99 TPOT in ms, e.g. 1/50, or p95 TTFT 500 ms, p50 TPOT 30 ms, or 20 tokens/s"
+
+
+def typed_targets(text: str, place: str = "targets") -> tuple[LatencyTarget, ...]:
+    """Targets as people type them, or by the name of a use in ``slos.csv``.
+
+    Args:
+        text: e.g. ``1/50``, ``p95 TTFT 500 ms and 20 tokens/s`` or ``chat``.
+        place: what an error calls it.
+
+    Returns:
+        In the order of the text. What a target leaves out is as in the one before it; without a metric the first is
+        TTFT [s] and the second TPOT [ms], and tokens a second are TPOT.
+
+    Raises InputError, UnknownNameError.
+
+    >>> [(one.name, one.threshold_s) for one in typed_targets("p95 TTFT 500 ms and 20 tokens/s")]
+    [('p95 TTFT', 0.5), ('p95 TPOT', 0.05)]
+    """
+    text = text.strip()
+    named = {preset.name: preset.targets for preset in slo_presets()}
+    if not re.search(r"\d", text):
+        if text not in named:
+            raise UnknownNameError(place, text, named)
+        return named[text]
+    if re.fullmatch(r"[\d.,]+", text):
+        raise InputError(place, text, "must be two numbers", _TARGETS_FIX)
+    targets, percentile = [], USUAL_PERCENTILE
+    for number, part in enumerate(_BETWEEN_TARGETS.split(text)):
+        targets.append(one := _target(place, part, number, percentile))
+        percentile = one.percentile
+    return tuple(targets)
+
+
+def _target(place: str, part: str, number: int, percentile: float) -> LatencyTarget:
+    """One target in words, the how manieth of all; `percentile` is that of the one before it."""
+    said = _PERCENTILE.search(part)
+    if said is not None:
+        percentile = round(float(said[1] or said[2]) / 100.0, 6)
+        if not 0.0 < percentile < 1.0:
+            raise InputError(place, part, "has no percentile between 0 and 100", _TARGETS_FIX)
+    named = _METRIC.search(rest := _PERCENTILE.sub(" ", part, count=1))
+    time = " ".join(_METRIC.sub(" ", rest, count=1).split())
+    is_rate = typed_seconds(time) is None and typed_token_time_s(time) is not None
+    if named is None and not is_rate and number >= len(IN_ORDER):
+        raise InputError(place, part, "does not say of which time", f"{_TARGETS_FIX}; times: ttft, tpot, e2e, itl")
+    metric = Metric(named[1].lower()) if named else Metric.TPOT if is_rate else IN_ORDER[number]
+    time_s = typed_token_time_s(time) if metric in TOKEN_TIMES else typed_seconds(time)
+    if time_s is None:
+        raise InputError(place, part, "is no target", _TARGETS_FIX)
+    return LatencyTarget(metric=metric, percentile=percentile, threshold_s=time_s)
+
+
 def _targets_of(value: object) -> object:
-    """Targets by the name of a use, or one by one with thresholds in seconds or in words."""
+    """Targets in words, or one by one with thresholds in seconds or in words."""
     if isinstance(value, str):
-        named = {preset.name: preset.targets for preset in slo_presets()}
-        if value not in named:
-            raise UnknownNameError("slo", value, named)
-        return named[value]
+        return typed_targets(value, "slo")
     if not isinstance(value, list | tuple):
         return value
     return tuple(
-        {key: in_seconds(key, field) for key, field in one.items()} if isinstance(one, Mapping) else one
+        {key: in_seconds(key, field, one.get("metric")) for key, field in one.items()}
+        if isinstance(one, Mapping)
+        else one
         for one in value
     )
 

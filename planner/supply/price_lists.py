@@ -70,6 +70,10 @@ GPU_COUNTS = ("gpus_per_instance", "num_gpus", "gpu_count", "gpus", "accelerator
 """Columns of the GPUs of a machine."""
 _FORMS = frozenset({"sxm", "pcie", "nvl", "mega"})
 """Words of a GPU's name that tell forms apart whose prices differ."""
+LEAST_TYPED = 3
+"""Letters of a name's beginning that may stand for the whole: fewer are slips."""
+OTHER_CHIPS = frozenset({"l40", "mi250"})
+"""GPUs that nobody has measured here, whose names begin that of another."""
 MORE_CLOUDS = (
     *("cudo", "do", "fluidstack", "hyperbolic", "ibm", "paperspace", "primeintellect", "scp", "seeweb"),
     *("shadeform", "vast", "vsphere"),
@@ -352,13 +356,16 @@ def told_sku(words: str, name: str, skus: Mapping[str, object]) -> str | None:
 def typed_sku(name: str, skus: Mapping[str, object]) -> str:
     """The SKU that somebody means who types a name: a bare chip is the form that HGX and NVL72 servers hold.
 
-    >>> [typed_sku(name, load_hardware().skus) for name in ("h100", "H100 PCIE", "B200", "h1000")]
-    ['h100-sxm', 'h100-pcie', 'b200-sxm', 'h1000']
+    A beginning that only one SKU has is that SKU.
+
+    >>> [typed_sku(name, load_hardware().skus) for name in ("h100", "H100 PCIE", "B200", "MI300", "L40", "h1000")]
+    ['h100-sxm', 'h100-pcie', 'b200-sxm', 'mi300x', 'L40', 'h1000']
     """
     if name in skus:
         return name
     known = sku_id(name)
-    return told_sku(name, name, skus) or (known if known in skus else name)
+    begun = () if len(known) < LEAST_TYPED or known in OTHER_CHIPS else [sku for sku in skus if sku.startswith(known)]
+    return told_sku(name, name, skus) or (known if known in skus else begun[0] if len(begun) == 1 else name)
 
 
 def _chip(sku: str) -> str:

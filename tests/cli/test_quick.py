@@ -39,6 +39,15 @@ def test_box_writes_its_curve_its_picture_and_how_to_go_on(tmp_path: Path) -> No
     assert f"{again.users_within(0.02):,} users within" in said and f"{again.at(48).output_tokens_per_s:,.0f}" in said
 
 
+def test_gpus_and_rates_are_read_as_people_type_them() -> None:
+    """The same server and the same limit in two spellings are one answer."""
+    typed = ("box", "llama-3.1-8b", "--gpu", "2 x H100", *BOX[4:], "--tpot", "50 tokens/s")
+    assert json_text(data(*typed)) == json_text(data(*BOX, "--tpot", "20"))
+    assert {row["tp"] for row in data("fit", "llama-3.1-8b", "--gpu", "2xMI300")["servers"]} == {1, 2}
+    by_tp = data("memory", "llama-3.1-8b", "--gpu", "h100", "--tp", "2")
+    assert json_text(data("memory", "llama-3.1-8b", "--gpu", "2xh100")) == json_text(by_tp)
+
+
 def test_price_names_the_cheapest_gpu_first_beside_apis() -> None:
     found = data("price", "llama-3.1-8b")
     least = [min(one["usd_per_million_output_tokens"]) for one in found["servers"]]
@@ -56,6 +65,9 @@ def test_price_names_the_cheapest_gpu_first_beside_apis() -> None:
         (("box", "llama-3.1-8b", "--gpu", "h1000"), "--gpu", "h100-sxm"),
         (("price", "llama-3.1-8b", "--lengths", "0/5"), "--lengths", "1500/400"),
         (("fit", "llama-3.1-8b", "--gpu", "h1000"), "--gpu", "h100-sxm"),
+        (("box", "llama-3.1-8b", "--gpu", "8xh100", "--gpus", "4"), "--gpu", "one number"),
+        (("fit", "llama-3.1-8b", "--gpu", "MI3"), "--gpu", "mi300x, mi308x, mi325x, mi350x, mi355x"),
+        (("fit", "llama-3.1-8b", "--gpu", "L40"), "--gpu", "l40s"),  # another chip, not a beginning of its name
         (("box", "llama-3.1-8b", "--plot", "box.png"), "--plot", ".html"),
     ],
 )

@@ -82,6 +82,8 @@ def test_targets_of_a_use_are_the_published_ones(tmp_path: Path, use: str) -> No
         ("p95 1/50", [("ttft", 0.95, 1.0), ("tpot", 0.95, 0.05)]),
         ("p95 TTFT < 1,500 ms, p50 TPOT 30", [("ttft", 0.95, 1.5), ("tpot", 0.5, 0.03)]),
         ("TTFT 2 s and e2e p99.9 20 s", [("ttft", 0.99, 2.0), ("e2e", 0.999, 20.0)]),
+        ("1 s/20 tokens/s", [("ttft", 0.99, 1.0), ("tpot", 0.99, 0.05)]),
+        ("p90 40 tok/s per user and ttft 2s", [("tpot", 0.9, 0.025), ("ttft", 0.9, 2.0)]),
         ("90 % ttft 1 s; p99 ttft 3 s", [("ttft", 0.9, 1.0), ("ttft", 0.99, 3.0)]),
     ],
 )
@@ -90,7 +92,9 @@ def test_targets_may_name_their_percentile(tmp_path: Path, targets: str, read: l
     assert [(target.metric.value, target.percentile, pytest.approx(target.threshold_s)) for target in found] == read
 
 
-@pytest.mark.parametrize("targets", ["p100 TTFT 1 s", "p95", "1/50/3", "fast 1 s", "p95 TTFT 500 ms 3"])
+@pytest.mark.parametrize(
+    "targets", ["p100 TTFT 1 s", "p95", "1/50/3", "fast 1 s", "p95 TTFT 500 ms 3", "ttft 20 tokens/s"]
+)
 def test_targets_that_cannot_be_read_say_how_to_write_them(targets: str) -> None:
     with pytest.raises(InputError, match="p95 TTFT 500 ms, p50 TPOT 30 ms"):
         check_answer("targets", targets)
@@ -117,6 +121,13 @@ def test_concurrent_users_and_instant_are_understood() -> None:
     assert list(found.search.skus) == ["h100-sxm"]
 
 
+def test_a_number_of_gpus_is_the_most_of_them(tmp_path: Path) -> None:
+    """Who types ``8xh100`` has eight: a plan that buys sixteen answers another question."""
+    for typed in ("8xh100, MI300", "8 x H100, MI300", "h100:8, mi300x"):
+        request = _request(tmp_path, gpus=typed)
+        assert (request.search.skus, dict(request.limits.gpus)) == (("h100-sxm", "mi300x"), {"h100-sxm": 8})
+
+
 BAD = [
     ("llm", "lama", "unknown name"),
     *(("traffic", text, "is no number") for text in ("many", "5000 tokens", "50 users a month")),
@@ -131,6 +142,7 @@ BAD = [
     ("targets", "chatty", "unknown name"),
     ("gpus", "", "names no GPU"),
     ("gpus", "h1000", "unknown name"),
+    ("gpus", "8xh1000", "unknown name"),
     ("gpus", "h100-sxm @ Nobody", "unknown name"),
 ]
 

@@ -333,6 +333,12 @@ def test_gpus_go_by_the_names_that_people_use() -> None:
     assert list(bare.search.skus) == ["h100-sxm"], "a bare chip is the form that HGX servers hold"
 
 
+def test_gpus_to_search_may_be_counted_and_stand_in_one_line() -> None:
+    """The number is a limit like any other: one that stands under `limits` goes first."""
+    found, _ = read_scenario("chat-llama-70b", ["search.skus='8xh100, 4 MI300'", "limits.gpus.mi300x=2"])
+    assert (list(found.search.skus), dict(found.limits.gpus)) == (["h100-sxm", "mi300x"], {"h100-sxm": 8, "mi300x": 2})
+
+
 def test_without_gpus_those_with_a_price_and_measurements_are_searched() -> None:
     content = {"model": "qwen3-32b", "workload": {"rate_per_s": 1, "lengths": "azure-2023-conv"}, "slo": []}
     hardware, searched = load_hardware(), load_scenario(content).search.skus
@@ -349,6 +355,11 @@ def test_a_search_of_the_usual_gpu_alone_is_written_and_read_back() -> None:
 def test_times_and_fields_are_understood_as_people_write_them() -> None:
     changed = load_scenario("chat-llama-70b", ["slo.0.threshold_s=500ms", "model=qwen3-32b", "costs.provider=Lambda"])
     assert changed.slo.targets[0].threshold_s == 0.5
+    rates = load_scenario("chat-llama-70b", ["slo=p95 TTFT 500 ms and 20 tokens/s"])
+    one = load_scenario("chat-llama-70b", ["slo.1.threshold_s=20 tokens/s"])
+    assert [target.threshold_s for target in (*rates.slo.targets, one.slo.targets[1])] == [0.5, 0.05, 0.05]
+    with pytest.raises(InputError, match=r"slo\[0\]"):  # no time to the first token is a rate
+        load_scenario("chat-llama-70b", ["slo.0.threshold_s=20 tokens/s"])
     assert (changed.llm.id, changed.prices.provider) == ("qwen3-32b", "Lambda")
 
 
