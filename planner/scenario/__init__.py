@@ -37,6 +37,7 @@ from planner.scenario.read import (
     scenario_of_region,
     scenario_of_text,
     scenario_text,
+    service_names,
     with_scenarios,
 )
 from planner.scenario.request_fixes import CompletedFix, Fix, fixes, limit_in_words

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -413,7 +414,7 @@ def build_request(scenario: Scenario, folder: Path | None) -> PlanRequest:
         prices=scenario.prices.policy,
         seed=scenario.simulation.seed,
         simulated_requests=scenario.simulation.requests,
-        services=tuple(_other_service(item, index, folder) for index, item in enumerate(scenario.services)),
+        services=tuple(_other_services(scenario, llm, folder)),
         profile=_world_profile(areas) if areas else _profile(scenario.profile, folder),
         areas=areas,
         cascade=_cascade(scenario, workload, folder),
@@ -464,10 +465,33 @@ def _service(
     )
 
 
-def _other_service(item: ScenarioService, index: int, folder: Path | None) -> Service:
-    with naming_field(f"services[{index}]"):
-        llm = _llm(item.llm, folder)
-        return _service(item, item.name or llm.id, llm, _workload(item.workload, folder, llm), item.slo)
+def _other_services(scenario: Scenario, main: LlmSpec, folder: Path | None) -> Iterator[Service]:
+    llms = []
+    for index, item in enumerate(scenario.services):
+        with naming_field(f"services[{index}]"):
+            llms.append(_llm(item.llm, folder))
+    names = service_names(main.id, [(item.name, llm.id) for item, llm in zip(scenario.services, llms, strict=True)])
+    for index, (item, name, llm) in enumerate(zip(scenario.services, names, llms, strict=True)):
+        with naming_field(f"services[{index}]"):
+            yield _service(item, name, llm, _workload(item.workload, folder, llm), item.slo)
+
+
+def service_names(main: str, services: Sequence[tuple[str, str]]) -> list[str]:
+    """Names of services: those given, else those of their models, numbered where that is another's already.
+
+    Args:
+        main: name of the model of the scenario.
+        services: of each the name that it was given, empty without one, and that of its model.
+
+    >>> service_names("phi-4", [("", "phi-4"), ("", "qwen3-8b"), ("chat", "phi-4"), ("", "phi-4")])
+    ['phi-4 2', 'qwen3-8b', 'chat', 'phi-4 3']
+    """
+    names, taken = [], {main, *(given for given, _ in services if given)}
+    for given, llm in services:
+        free = (f"{llm} {number}" if number > 1 else llm for number in count(1))
+        names.append(given or next(name for name in free if name not in taken))
+        taken.add(names[-1])
+    return names
 
 
 def _profile(

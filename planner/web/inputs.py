@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
 from functools import partial
-from itertools import count
 from typing import Any
 
 import streamlit as st
@@ -14,7 +13,7 @@ from planner.core import InputError, Metric, PlannerError, percent, significant
 from planner.llm import Precision, checkpoint_bytes, checkpoints_of, format_words, list_llms, packaged_llm
 from planner.optimizer import Objective
 from planner.report import glossary
-from planner.scenario import MAX_SCENARIO_BYTES, NARROWER, formats_with, list_scenarios, slo_presets, url
+from planner.scenario import MAX_SCENARIO_BYTES, NARROWER, formats_with, list_scenarios, service_names, slo_presets, url
 from planner.web import components, fields, inputs_hardware, inputs_traffic, links, results, session
 
 MAX_CONFIG_BYTES = 1_000_000
@@ -155,9 +154,13 @@ def model_choice() -> None:
     place = st.session_state[session.MODEL] = session.shown_model()
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         if services:
-            names = [_uploaded_name(session.content()["llm"]), *(_service_name(service) for service in services)]
-            places, named = range(len(names)), names.__getitem__
-            st.segmented_control("Model shown", places, format_func=named, key=session.MODEL, required=True, wrap=True)
+            main = _uploaded_name(session.content()["llm"])
+            named = [(service.get("name"), _uploaded_name(service["llm"])) for service in services]
+            names = [main, *service_names(main, named)]
+            places, name_of = range(len(names)), names.__getitem__
+            st.segmented_control(
+                "Model shown", places, format_func=name_of, key=session.MODEL, required=True, wrap=True
+            )
         st.button("Add a model", key="add-model", on_click=_add_model, type="tertiary", icon=":material/add:")
         if place:
             gone = {"services": [*services[: place - 1], *services[place:]]}
@@ -170,22 +173,9 @@ def _add_model() -> None:
     content = session.content()
     services = content.get("services") or []
     service = {name: content[name] for name in ("workload", "slo")} | {"precision": None, "max_request_tokens": None}
-    service |= {"llm": SECOND_MODEL, "name": _free_name(SECOND_MODEL)}
+    service |= {"llm": SECOND_MODEL, "name": ""}
     session.gather({"services": [*services, service]})
     st.session_state[session.MODEL] = len(services) + 1
-
-
-def _service_name(service: Mapping[str, Any]) -> str:
-    """As it is called, or as its model."""
-    return service.get("name") or _uploaded_name(service["llm"])
-
-
-def _free_name(name: str) -> str:
-    """A name that no other model has."""
-    place, services = session.shown_model(), session.content().get("services") or []
-    taken = {_uploaded_name(session.content()["llm"]), *(_service_name(one) for one in services[: place - 1] if place)}
-    taken |= {_service_name(one) for one in services[place:]}
-    return next(free for number in count(1) if (free := f"{name} {number}" if number > 1 else name) not in taken)
 
 
 # --- model ------------------------------------------------------------------------------------------------------------
@@ -214,12 +204,13 @@ def _with_llm(llm: Any) -> dict[str, Any]:  # noqa: ANN401
 
     What was named after an example, or after the model before, is named after it: reports bear that name.
     """
-    place = session.shown_model()
+    place, before = session.shown_model(), _uploaded_name(session.value("llm"))
+    named: dict[str, Any] = {}
     if place:
-        named = {f"services.{place - 1}.name": _free_name(_uploaded_name(llm))}
-        return {"llm": llm, "max_request_tokens": None, **formats_with(llm, session.value("precision")), **named}
-    given = session.value("name") not in [*list_scenarios(), session.value("llm")]
-    named = {} if given or not isinstance(llm, str) else {"name": llm}
+        path = f"services.{place - 1}.name"
+        named = {path: ""} if re.fullmatch(rf"{re.escape(before)}( \d+)?", session.value(path, "")) else {}
+    elif isinstance(llm, str) and session.value("name") in [*list_scenarios(), before]:
+        named = {"name": llm}
     return {"llm": llm, "max_request_tokens": None, **formats_with(llm, session.value("precision")), **named}
 
 

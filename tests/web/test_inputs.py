@@ -65,3 +65,27 @@ def test_a_second_model_is_entered_with_traffic_and_targets_of_its_own_and_leave
     fine(app.button(key="drop-model").click().run())
     assert planner.load_scenario(scenario(app)) == first
     assert app.selectbox(key="llm").value == first.llm.id
+
+
+def _names(app: AppTest) -> list[str]:
+    """Services as the answer calls them, which the switch above the sidebar has to agree with."""
+    names = [service.name for service in planner.load_scenario(scenario(app)).all_services]
+    assert [option.content for option in app.button_group(key="model-shown").proto.options] == names
+    return names
+
+
+def test_a_service_is_called_as_its_model_unless_somebody_named_it() -> None:
+    """The name is made when it is read: one that is stored goes stale when another model gets free, or is chosen."""
+    app = fine(AppTest.from_function(_sidebar, default_timeout=60).run())
+    fine(app.selectbox(key="llm").set_value("llama-3.1-8b").run())
+    fine(app.button(key="add-model").click().run())
+    assert _names(app) == ["llama-3.1-8b", "llama-3.1-8b 2"]
+    fine(app.button_group(key="model-shown").set_value(0).run())
+    fine(app.selectbox(key="llm").set_value("phi-4").run())
+    assert _names(app) == ["phi-4", "llama-3.1-8b"]
+    (service,) = scenario(app)["services"]
+    for stored, then in (("llama-3.1-8b 2", "qwen3-32b"), ("documents", "documents")):  # of an older link; of a person
+        app.session_state["scenario"] = {**scenario(app), "services": [{**service, "name": stored}]}
+        fine(app.button_group(key="model-shown").set_value(1).run())
+        fine(app.selectbox(key="llm").set_value("qwen3-32b").run())
+        assert _names(app) == ["phi-4", then]
