@@ -36,7 +36,6 @@ from planner.fleet import (
     CostBreakdown,
     Plan,
     PlannedDeployment,
-    PlanRequest,
     TargetCheck,
     weights_word,
 )
@@ -47,7 +46,7 @@ from planner.report.robustness import confidence_table, confidence_words, loss_t
 from planner.search import Dominated
 from planner.serving import Pool, PoolPerformance
 from planner.supply import SPOT, Granularity, Redundancy
-from planner.traffic import mean_image_tokens, mean_images
+from planner.traffic import Service, mean_image_tokens, mean_images
 from planner.workload import LatencyDistribution, TokenLengths
 
 DISTRIBUTION_NAME = "llm-capacity-planner"
@@ -249,40 +248,38 @@ def more_reasons(plan: Plan) -> tuple[str, ...]:
 
 
 def _request_table(plan: Plan) -> Table:
-    request, search, llm = plan.request, plan.request.search, plan.request.llm
+    """What was asked for, of each model by itself where there are several."""
+    request, search = plan.request, plan.request.search
+    services = (*request.all_services, *((request.cascade.small,) if request.cascade else ()))
+    searched = f"{number_of(plan.considered, 'configuration')} of {', '.join(search.skus)}; {', '.join(search.modes)}"
+    free = [("objective", request.objective.replace("_", " ")), ("searched", searched)]
+    of_all = [("fleet", "as given")] if plan.given else free
+    of_all += [("limits", _limit_words(plan)), ("planned in", f"{significant(plan.elapsed_s)} s")]
+    of_each = [(service.name, *row) for service in services for row in _service_rows(plan, service)]
+    first = int(len(services) == 1)
+    rows = tuple(row[first:] for row in (*of_each, *(("all", *row) for row in of_all)))
+    return Table("Request", ("service", "what", "value")[first:], rows)
+
+
+def _service_rows(plan: Plan, service: Service) -> list[tuple[str, str]]:
+    """One model: its formats, traffic and targets."""
+    llm, arrivals = service.llm, service.workload.arrivals
+    traffic = f"{significant(arrivals.rate_per_s)} requests/s, SCV {significant(arrivals.scv)} ({arrivals.source})"
     beside = f" and {significant(encoder_parameters(llm) / 1e9)} B of a vision encoder" if llm.encoder else ""
-    arrivals = request.workload.arrivals
-    considered = number_of(plan.considered, "configuration")
-    rows = [
+    targets = "; ".join(f"{one.name} <= {with_unit(one.threshold_s, one.metric)}" for one in service.slo.targets)
+    return [
         ("model", f"{llm.id}, {significant(parameters(llm) / 1e9)} B parameters{beside}"),
-        ("precision", _format_words(request)),
-        (
-            "traffic",
-            f"{significant(arrivals.rate_per_s)} requests/s, SCV {significant(arrivals.scv)} ({arrivals.source})",
-        ),
-        ("lengths", length_words(request.workload.lengths)),
-        *_image_rows(plan),
-        (
-            "targets",
-            "; ".join(f"{one.name} <= {with_unit(one.threshold_s, one.metric)}" for one in request.slo.targets),
-        ),
-        *(
-            [("fleet", "as given")]
-            if plan.given
-            else [
-                ("objective", request.objective.replace("_", " ")),
-                ("searched", f"{considered} of {', '.join(search.skus)}; {', '.join(search.modes)}"),
-            ]
-        ),
-        ("limits", _limit_words(plan)),
-        ("planned in", f"{significant(plan.elapsed_s)} s"),
+        ("precision", _format_words(service)),
+        ("traffic", traffic),
+        ("lengths", length_words(service.workload.lengths)),
+        *_image_rows(plan, service),
+        ("targets", targets or "none: the work may wait"),
     ]
-    return Table("Request", ("what", "value"), tuple(rows))
 
 
-def _image_rows(plan: Plan) -> list[tuple[str, str]]:
+def _image_rows(plan: Plan, service: Service) -> list[tuple[str, str]]:
     """Images of a request, their tokens, and the time of the encoder in each pool that prompts go to."""
-    lengths, llm = plan.request.workload.lengths, plan.request.llm
+    lengths, llm = service.workload.lengths, service.llm
     if not lengths.has_images:
         return []
     number, tokens = mean_images(lengths), mean_image_tokens(lengths, llm)
@@ -290,7 +287,7 @@ def _image_rows(plan: Plan) -> list[tuple[str, str]]:
         pool.config.label: f"encoder {significant(1e3 * mean_encoder_s(pool.config, planned.workload.lengths))} ms on "
         f"{pool.config.label}"
         for planned in plan.deployments
-        if planned.service == plan.request.main.name
+        if planned.service == service.name
         for pool in planned.deployment.pools[:1]
     }
     sizes = ", ".join(sorted({f"{images.width}x{images.height}" for images in lengths.images if images is not None}))
@@ -298,15 +295,13 @@ def _image_rows(plan: Plan) -> list[tuple[str, str]]:
     return [("images", "; ".join((first, *times.values())))]
 
 
-def _format_words(request: PlanRequest) -> str:
-    """Number formats of the request, and those a plan may choose among where it has none."""
-    llm, precision = request.llm, request.precision
+def _format_words(service: Service) -> str:
+    """Number formats of a model, and those a plan may choose among where it has none."""
+    llm, precision = service.llm, service.precision
     stored = f"{format_words(llm, precision)}, KV {precision.kv_cache}"
-    others = dict.fromkeys(format_words(llm, other) for other in request.published)
+    others = dict.fromkeys(format_words(llm, other) for other in service.published)
     others.pop(format_words(llm, precision), None)
-    small = (
-        ", or an FP8 KV cache" if any(other.kv_cache is not precision.kv_cache for other in request.published) else ""
-    )
+    small = ", or an FP8 KV cache" * bool({other.kv_cache for other in service.published} - {precision.kv_cache})
     if not others:
         return stored + small
     return f"{stored}{small}; published too, used where a GPU runs it well: {', '.join(others)}"

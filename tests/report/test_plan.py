@@ -17,6 +17,7 @@ from planner.fleet import Plan
 from planner.fleet.types import Agreement
 from planner.launch import launch_specs
 from planner.launch.placement import place_replicas, server_numbers
+from planner.llm import load_llm
 from planner.report import LIMITS
 from planner.report import plan as report
 from planner.search import Mode, Rejection
@@ -238,6 +239,19 @@ def test_request_table_says_what_was_asked(plan: Plan) -> None:
     assert shown["model"] == "llama-3.1-8b, 8.03 B parameters"
     assert shown["targets"] == "p99 TTFT <= 1,000 ms; p95 TPOT <= 100 ms"
     assert shown["lengths"] == "input mean 1,000, p99 1,000; output mean 100, p99 100 tokens (constant)"
+
+
+def test_request_table_has_every_model(plan: Plan) -> None:
+    """Of several models the table showed the first, as if the others had not been asked for."""
+    other = load_llm("phi-4")
+    second = plan.request.main.model_copy(
+        update={"name": "documents", "llm": other, "precision": other.native_precision}
+    )
+    several = replace(plan, request=plan.request.model_copy(update={"services": (second,)}))
+    said = {(row["service"], row["what"]): row["value"] for row in _rows(_table(several, "Request"))}
+    assert said["documents", "model"].startswith("phi-4") and said["llama-3.1-8b", "model"].startswith("llama-3.1-8b")
+    assert {what for of, what in said if of == "documents"} == {what for of, what in said if of == "llama-3.1-8b"}
+    assert ("all", "objective") in said
 
 
 def test_request_table_says_what_images_are() -> None:
