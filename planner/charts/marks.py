@@ -403,6 +403,24 @@ def label_placements(
     return placements
 
 
+ABOVE = Placement("left", 8, -6)
+"""Right of a point and a little above it."""
+
+
+def apart(labels: Sequence[tuple[float, float, str]], width_px: float, height_px: float) -> list[int]:
+    """Which of some labels that stand `ABOVE` their points overlap none of those kept before; as `label_placements`.
+
+    >>> apart([(0.0, 0.5, "a"), (0.01, 0.5, "b"), (0.5, 0.5, "c")], 300.0, 100.0)
+    [0, 2]
+    """
+    kept: dict[int, Box] = {}
+    for place, (x, y, text) in enumerate(labels):
+        box = _text_box(x * width_px, y * height_px, ABOVE, text)
+        if not any(box.overlaps(other) for other in kept.values()):
+            kept[place] = box
+    return list(kept)
+
+
 def _point_box(x: float, y: float) -> Box:
     return Box(x - POINT_PX, y - POINT_PX, x + POINT_PX, y + POINT_PX)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import altair as alt
 
 from planner.charts.marks import (
+    ABOVE,
     BLUE,
     GREEN,
     GREY,
@@ -16,6 +17,7 @@ from planner.charts.marks import (
     SKY,
     VERMILLION,
     Row,
+    apart,
     axis,
     bar_axes,
     bars,
@@ -50,6 +52,8 @@ PART_COLORS = {
 """Parts of the HBM in the order of a bar."""
 EXACT = 1e-9
 """Share by which parts that fill the memory may seem to exceed it: rounding."""
+BOX_FRAME_PX = (260.0, 130.0)
+"""Width and height of the frame of `box_chart` on a phone."""
 LEAST_MEMORY_PX = 300
 """Least height of a picture of memory: one bar is seen below a phone's legend of six rows. A choice."""
 
@@ -112,9 +116,21 @@ def box_chart(points: Sequence[Row], title: str) -> alt.LayerChart:
     hover = tooltip("users", "tokens_per_s_per_user", "output_tokens_per_s_per_gpu", "ttft_s", "tpot_s")
     line = inline_chart(shown).mark_line(color=BLUE).encode(x=x, y=y, order="users:Q")
     dots = inline_chart(shown).mark_circle(color=BLUE, size=60, opacity=1).encode(x=x, y=y, tooltip=hover)
-    names = words(shown, GREY, "left", 8, -6).encode(x=x, y=y)
+    names = words(_named_apart(shown), GREY, "left", *ABOVE[1:]).encode(x=x, y=y)
     heading = titled("How does throughput trade for speed?", [title, "Numbers at the points: users."])
     return layered([line, dots, names], heading, LEAST_MEMORY_PX, "Throughput of one server by users")
+
+
+def _named_apart(points: Sequence[Row]) -> list[Row]:
+    """Points whose labels overlap none of those named before them on a phone: the ends of the curve, then the rest."""
+    ordered = [*points[:1], *points[:0:-1]]
+    across, up = (
+        [(point[column] - min(ends)) / (max(ends) - min(ends) or 1.0) for point in ordered]
+        for column in ("tokens_per_s_per_user", "output_tokens_per_s_per_gpu")
+        for ends in [[point[column] for point in ordered]]
+    )
+    labels = [(x, 1.0 - y, point["label"]) for x, y, point in zip(across, up, ordered, strict=True)]
+    return [ordered[place] for place in apart(labels, *BOX_FRAME_PX)]
 
 
 # --- on every SKU ---------------------------------------------------------------------------------------------------

@@ -24,8 +24,10 @@ from planner.charts.marks import (
     Row,
     axis,
     bar_axes,
+    bar_scale,
     bars,
     bars_px,
+    dots,
     end_labels,
     inline_chart,
     layered,
@@ -102,6 +104,10 @@ def latency_cdf_chart(comparison: Comparison, metric: Metric) -> alt.LayerChart:
     return layered(layers, title, 320, f"{name} by system as cumulative shares")
 
 
+LEAST_SHOWN = 0.95
+"""Where the axis of rates begins, of the smallest: differences are seen, which bars from 0 hide. A choice."""
+
+
 # --- goodput and cost -----------------------------------------------------------------------------------------------
 
 
@@ -156,9 +162,23 @@ def sustainable_rate_chart(comparison: Comparison) -> alt.LayerChart:
         raise InputError("sustain", False, "no sustainable rates were looked for", "compare with sustain=True")
     for row in rows:
         per_usd = f", {row['requests_per_usd']:,.0f} a dollar" if row["requests_per_usd"] else ""
-        row["label"] = f"{significant(row['sustained_per_s'])}/s{per_usd}"
-    subtitle = "Largest arrival rate at which every target holds, and requests per dollar there. Longer is better."
-    return _outcome_bars(comparison, rows, "sustained_per_s", "Sustainable rate", subtitle)
+        row["label"] = (
+            f"{significant(row['sustained_per_s'])}/s{per_usd}" if row["sustained_per_s"] else "holds at none"
+        )
+    held = [row["sustained_per_s"] for row in rows if row["sustained_per_s"]] or [1.0]
+    least = LEAST_SHOWN * min(held)
+    shown = [{**row, "end": max(row["sustained_per_s"], least)} for row in rows]
+    room = bar_scale(max(held), [row["label"] for row in shown])
+    room.domain = [least, max(held)]
+    axes = bar_axes(shown, "system", "end", "Largest rate within all targets (requests/s)", scale=room)
+    hover = tooltip("system", sustained_per_s="Largest rate (requests/s)", requests_per_usd="Requests per USD")
+    holding = [row for row in shown if row["sustained_per_s"]]
+    layers = [dots(holding, hover, color=BLUE, size=90, x=axes.x, y=axes.y), end_labels(shown, axes)]
+    title = f"Sustainable rate of every system on {comparison.deployment.summary}"
+    subtitle = (
+        "Largest arrival rate at which every target holds, and requests per dollar there. The axis starts above 0."
+    )
+    return layered(layers, titled(title, subtitle), bars_px(len(rows)), title)
 
 
 def _outcome_bars(comparison: Comparison, rows: list[Row], column: str, what: str, subtitle: str) -> alt.LayerChart:

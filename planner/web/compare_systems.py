@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import streamlit as st
 
@@ -21,8 +19,10 @@ from planner.web.results import Page, compute_once
 from planner.workload import ArrivalProcess, RecordedArrivals
 
 PRESELECTED = ("engine", *DEFAULT_SYSTEMS, "eagle")
-RATE_SEARCH_PLANS = 4.0
+RATE_SEARCH_PLANS = 0.15
 """Time of finding a system's largest rate, in plans by theory. Measured on chat-llama-70b; affects estimates only."""
+UNASKED_S = 30.0
+"""Estimate up to which the largest rates are found unasked [s]. A choice."""
 REQUESTS_PER_REPLICA = 300
 """Simulated: several hundred, so that queues have time to grow. A choice."""
 MIN_REQUESTS, MAX_REQUESTS = 2_000, 20_000
@@ -132,9 +132,10 @@ def _question_inputs(page: Page, planned: PlannedDeployment) -> SystemsQuestion:
             components.switch(label, f"compare-{components.slug(label)}", hint) for label, hint in toggles.items()
         )
         arrivals, has_targets = planned.workload.arrivals, planned.slo is not None and bool(planned.slo.targets)
-        is_quick = isinstance(arrivals, ArrivalProcess) and arrivals.drift is None
-        time = results.duration_text(RATE_SEARCH_PLANS * results.theory_plan_s(page) * len(names))
-        hint = f"About {time}, longer if simulated. {RATE_HINT}"
+        seconds = RATE_SEARCH_PLANS * results.theory_plan_s(page) * len(names)
+        is_steady = isinstance(arrivals, ArrivalProcess) and arrivals.drift is None
+        is_quick = is_steady or (seconds <= UNASKED_S and not simulated)
+        hint = f"About {results.duration_text(seconds)}, longer if simulated. {RATE_HINT}"
         sustained = has_targets and results.requested(
             "Find the largest rates", "largest-rate", page, hint, known=is_quick
         )
@@ -211,17 +212,10 @@ def _price_source(mixed_plan: Plan, planned: PlannedDeployment) -> str:
 
 
 def _outcome_chart(compared: Comparison) -> None:
-    """One chart of the largest rate, goodput or cost."""
-    choices: dict[str, Callable[[Comparison], Any]] = {}
-    is_sustained = all(row.sustained_per_s is not None for row in compared.compared)
-    if is_sustained:
-        choices["Largest rate"] = pictures.sustainable_rate_chart
-    if compared.slo is not None:
-        choices["Goodput"] = pictures.goodput_chart
-    if compared.compared[0].usd_per_hour is not None:
-        choices["Cost per million tokens"] = pictures.cost_chart
-    chosen = components.choose_one("What comes out", list(choices), f"compare-outcome-{is_sustained}")
-    components.chart(choices[chosen](compared), pictures.outcome_rows(compared), "systems compared", "compare-outcomes")
+    """The largest rate within all targets, which tells systems apart; what comes out at one rate is in the table."""
+    if all(row.sustained_per_s is not None for row in compared.compared):
+        rows = pictures.outcome_rows(compared)
+        components.chart(pictures.sustainable_rate_chart(compared), rows, "systems compared", "compare-outcomes")
 
 
 def _latency_chart(compared: Comparison) -> None:

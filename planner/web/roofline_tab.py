@@ -19,8 +19,8 @@ from planner.web import components, fields, results, roofline_memory
 from planner.web.components import MetricCard
 from planner.web.results import Page
 
-ROOF_WIDTH_PX, MAX_OPEN_ROOFS = 325, 6
-"""Width of one roof among several, three in a row on a wide page; and how many are shown without a click."""
+ROOF_WIDTH_PX = 325
+"""Width of one roof among several, three in a row on a wide page."""
 BOUND_WORDS = {
     Bound.COMPUTE: "its arithmetic units",
     Bound.MEMORY: "its memory bandwidth",
@@ -150,13 +150,9 @@ def _show_steps(model: PoolModel, chosen: PlannedPool, running: float, best: str
     components.bullets([*verdict(model, by_step, running), *([best] if best else [])])
     components.metric_cards(_metric_cards(model, running), "roofline")
     for number, (name, rows) in enumerate(by_step.items()):
-        key = f"roofline-step-{number}"
-        components.chart(
-            steps.step_chart(rows, name, config.label),
-            rows,
-            f"Parts of a {steps.step_phrase(name)} on {config.label}",
-            key,
-        )
+        parts = f"Parts of a {steps.step_phrase(name)} on {config.label}"
+        with st.expander(components.plain(parts), expanded=number == 0):
+            components.chart(steps.step_chart(rows, name, config.label), rows, parts, f"roofline-step-{number}")
     points = rooflines.roofline_rows(config, shapes)
     components.chart(
         rooflines.roofline(config, shapes), points, f"Operators on the roof of {config.label}", "roofline-points"
@@ -165,15 +161,11 @@ def _show_steps(model: PoolModel, chosen: PlannedPool, running: float, best: str
     planned = chosen.running if config.sku.id == chosen.pool.config.sku.id else 0.0
     marks = steps.batch_marks(model, planned, running)
     name = f"Batch sweep of {config.label}"
-    components.chart(
-        steps.batch_time_chart(sweep, marks, config.label, role, chosen.planned.slo), sweep, name, "roofline-batch-time"
-    )
-    components.chart(
-        steps.batch_throughput_chart(sweep, marks, config.label, role),
-        sweep,
-        f"{name}, tokens",
-        "roofline-batch-tokens",
-    )
+    times = steps.batch_time_chart(sweep, marks, config.label, role, chosen.planned.slo)
+    tokens = steps.batch_throughput_chart(sweep, marks, config.label, role)
+    with st.expander("Time and tokens at every batch"):
+        components.chart(times, sweep, name, "roofline-batch-time")
+        components.chart(tokens, sweep, f"{name}, tokens", "roofline-batch-tokens")
 
 
 def verdict(model: PoolModel, by_step: Mapping[str, Sequence[Row]], running: float) -> list[str]:
@@ -271,11 +263,19 @@ def _show_gpus(
     page: Page, chosen: PlannedPool, fitted: Sequence[PoolOnSku], rows: Sequence[Row], running: float
 ) -> None:
     own = chosen.pool.config
-    if memory := replicas.memory_rows(fitted):
-        picture = replicas.memory_chart(memory, own.sku.id, own.parallelism.label)
-        components.chart(picture, memory, f"Memory of one GPU of a {own.parallelism.label} replica", "roofline-memory")
-    components.table(sku_table(rows, own, chosen.pool.role, running), "roofline-skus", HINTS)
+    split = own.parallelism.label
+    with st.expander("The same replica on every GPU"):
+        if memory := replicas.memory_rows(fitted):
+            picture, label = replicas.memory_chart(memory, own.sku.id, split), f"Memory of one GPU of a {split} replica"
+            components.chart(picture, memory, label, "roofline-memory")
+        components.table(sku_table(rows, own, chosen.pool.role, running), "roofline-skus", HINTS)
     _show_roofs(chosen, fitted, rows, running)
+    with st.expander("Where the roof of each GPU bends"):
+        _show_ridges(page, own, fitted)
+
+
+def _show_ridges(page: Page, own: ReplicaConfig, fitted: Sequence[PoolOnSku]) -> None:
+    """Peaks and bandwidths, of the planned number format or of every one."""
     every = st.toggle(**fields.widget("roofline-formats"))
     skus = [page.hardware.skus[replica.sku] for replica in fitted]
     ridges: list[Row] = []
@@ -300,8 +300,7 @@ def _show_roofs(chosen: PlannedPool, fitted: Sequence[PoolOnSku], rows: Sequence
     }
     subtitles = {names[row["sku"]]: roof_in_words(row) for row in rows if row["sku"] in names}
     pictures = rooflines.rooflines_side_by_side(configs, points, subtitles)
-    folded = st.expander("The same steps under the roof of every GPU", expanded=len(pictures) <= MAX_OPEN_ROOFS)
-    with folded, st.container(horizontal=True):
+    with st.expander("The same steps under the roof of every GPU"), st.container(horizontal=True):
         for number, (name, picture) in enumerate(pictures.items()):
             with st.container(width=ROOF_WIDTH_PX):
                 components.chart(picture, points[name], f"Operators on the roof of {name}", f"roofline-roof-{number}")

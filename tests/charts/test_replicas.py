@@ -113,3 +113,14 @@ def test_a_decode_pool_sees_only_requests_that_decode() -> None:
     assert one.model.kv_running == pytest.approx(pool_model(pool, LENGTHS).kv_running)
     (row,) = replicas.sku_rows([one], 8.0)
     assert row["prefill_ms"] is None and row["decode_ms"] > 0.0
+
+
+def test_users_at_the_crowded_end_of_a_curve_are_named_as_far_as_their_labels_stand_apart() -> None:
+    """One, two and four users are nearly as fast: their labels lay on one another on a phone."""
+    speeds = {1: 98.6, 2: 97.3, 4: 94.6, 8: 90.4, 64: 60.4, 256: 27.7}  # Llama-3.3-70B on 8 x H100
+    points: list[Row] = [
+        {"users": users, "tokens_per_s_per_user": speed, "output_tokens_per_s_per_gpu": users * speed / 8}
+        for users, speed in speeds.items()
+    ]
+    named = {row["label"] for row in replicas.box_chart(points, "a server").layer[2].data.values}
+    assert {"1", "64", "256"} <= named and "2" not in named

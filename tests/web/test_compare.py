@@ -39,6 +39,8 @@ def test_systems_are_compared_on_the_mixed_fleet_of_the_plan(systems: AppTest) -
     assert "All systems use the GPUs of the plan" in text
     assert "carries most within all targets" in text and "requests a dollar" in text
     assert [title.split(" of every system on ")[0] for title in titles(systems)] == ["Sustainable rate", "TTFT"]
+    (low, high) = charts(systems)[0]["layer"][0]["encoding"]["x"]["scale"]["domain"]
+    assert 0.0 < low < high, "systems that differ by a tenth look alike on an axis from 0"
     for name in compare_systems.PRESELECTED:
         assert f">{name}<" in text and SYSTEMS[name].citation in text
     assert "simulated p50" not in text

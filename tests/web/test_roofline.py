@@ -65,6 +65,12 @@ def test_every_sku_is_compared_and_has_its_own_roof_with_what_its_steps_take(mix
     assert own["subtitle"][1].startswith("decode waits for ") and other["subtitle"][0] != own["subtitle"][0]
 
 
+def test_a_phone_gets_the_first_step_and_the_roof_and_opens_the_rest(mixed: AppTest) -> None:
+    """Everything at once was 7,100 pixels long on a phone."""
+    folds = {one.label: one.proto.expanded for one in mixed.expander}
+    assert [name for name, is_open in folds.items() if is_open] == [next(iter(folds))] and len(folds) == 6
+
+
 def test_another_batch_gpu_and_format_are_a_click_away(mixed: AppTest) -> None:
     app, before, few = shown(), values(mixed), html(mixed)
     fine(app.number_input[0].set_value(200).run())
