@@ -58,12 +58,29 @@ class RunningDistribution(NamedTuple):
         return np.asarray(made / made.sum())
 
 
+class PromptEffect(NamedTuple):
+    """Decodes of a server that also serves prompts.
+
+    Attributes:
+        dispersion: z if arrivals were Poisson.
+        share: of its time that prompts add, in [0, 1).
+    """
+
+    dispersion: float
+    share: float
+
+
+ALONE = PromptEffect(1.0, 0.0)
+"""Of a server without prompts."""
+
+
 def running_distribution(
     counts: FloatArray,
     step_means_s: FloatArray,
     token_rate_per_s: float,
     dispersion: float,
     largest_token_rate_per_s: float = math.inf,
+    prompts: PromptEffect = ALONE,
 ) -> RunningDistribution:
     """Distribution of the number running when n of them advance once per T(n).
 
@@ -76,10 +93,15 @@ def running_distribution(
     (z > 1) or binomial (z < 1) distribution where T is constant. Tokens are made as fast as they are asked for, sum of
     pi(n) n / T(n) = lambda E[K], for every z.
 
+    That is M^X/M/infinity with geometric batches of mean z. Prompts make such batches: who comes in the steps that
+    they lengthen begins to decode behind them together.
+
     Beyond the last slot requests wait. The mass of those states follows from what flows in and out: tokens are made
     at rate n / T(n) with n < N running, and at the largest rate with all slots taken; the mean is lambda E[K]. For
-    M/M/c this is Erlang's formula. `blocked` is what an arrival sees: for z = 1 the mass of the last state (Erlang's
-    C), for other z that changed by the factor by which `_hayward_blocking` changes.
+    M/M/c this is Erlang's formula. Of a batch that exceeds the free slots the rest is served with all slots taken, so
+    that while some are free fewer prompts lengthen the steps (`_add_waiting`). `blocked` is what an arrival sees: where
+    these are Poisson the mass of the last state (PASTA; Erlang's C), else that changed by the factor by which
+    `_hayward_blocking` changes.
 
     Args:
         counts: numbers running 0, 1, 2, ..., N, shape (N + 1,); N need not be whole (where slots also hold prompts).
@@ -87,6 +109,7 @@ def running_distribution(
         token_rate_per_s: lambda E[K], decode tokens offered [1/s].
         dispersion: z, > 0.
         largest_token_rate_per_s: of a server with all N slots taken [1/s]; infinite where there are more slots than N.
+        prompts: beside the decodes.
 
     Returns:
         Probabilities of the numbers running, and the probability that an arrival finds no slot.
@@ -98,24 +121,30 @@ def running_distribution(
     >>> round(service.blocked, 4)  # Erlang C: 2 rho^2 / (1 + rho)
     0.6429
     """
-    return _running(counts, step_means_s, token_rate_per_s, dispersion, largest_token_rate_per_s)
+    return _running(counts, step_means_s, token_rate_per_s, dispersion, largest_token_rate_per_s, *prompts)
 
 
 @compiled(makes_arrays=True)
 def _running(
-    counts: FloatArray, step_means_s: FloatArray, token_rate_per_s: float, dispersion: float, largest: float
+    counts: FloatArray,
+    step_means_s: FloatArray,
+    token_rate_per_s: float,
+    dispersion: float,
+    largest: float,
+    by_prompts: float,
+    share: float,
 ) -> RunningDistribution:
     z, blocked = max(dispersion, SMALLEST_SCV), 0.0
     distribution = _probabilities(_product_form(counts, step_means_s, token_rate_per_s, z))
     if largest < math.inf:
-        _add_waiting(distribution, counts, step_means_s, token_rate_per_s, largest)
+        _add_waiting(distribution, counts, step_means_s, token_rate_per_s, largest, share)
         blocked = distribution[-1]
-        if z != 1.0:
+        if z != by_prompts:
             load = min(token_rate_per_s / largest, 1.0 - LEAST_SPARE)
             logs = _product_form(counts, step_means_s, token_rate_per_s, 1.0)
-            same, other = _hayward_blocking(logs, 1.0, load), _hayward_blocking(logs, z, load)
-            plain = _probabilities(logs)
-            _add_waiting(plain, counts, step_means_s, token_rate_per_s, largest)
+            same, other = _hayward_blocking(logs, by_prompts, load), _hayward_blocking(logs, z, load)
+            plain = _probabilities(_product_form(counts, step_means_s, token_rate_per_s, by_prompts))
+            _add_waiting(plain, counts, step_means_s, token_rate_per_s, largest, share)
             exact = plain[-1] / same if same > SMALLEST_CHANCE else 1.0
             blocked = min(exact * other, 1.0)
     mean, square = 0.0, 0.0
@@ -160,16 +189,30 @@ def _add_waiting(
     step_means_s: FloatArray,
     token_rate_per_s: float,
     largest_token_rate_per_s: float,
+    share: float,
 ) -> None:
-    """Add those who wait to the last state."""
-    made = distribution[-1] * largest_token_rate_per_s
-    for state in range(1, counts.size - 1):
-        made += distribution[state] * counts[state] / step_means_s[state]
+    """Add those who wait to the last state.
+
+    While slots are free tokens are made at rate R, and prompts admitted at a rate times E[K] that exceeds R by the flow
+    F from the last state without anybody waiting to the one before it. Where these are the share a of all that come
+    then (the others wait), steps are shorter than T(n): R = r / (1 - s + s a), r the rate at T(n) and s the share of
+    the time that prompts add. a lambda E[K] = R + F is solved for a; for single arrivals it is 1.
+    """
+    last, made, free = counts.size - 1, 0.0, 0.0
+    for state in range(last):
+        free += distribution[state]
+        made += distribution[state] * counts[state] / step_means_s[max(state, 1)]
+    made, flow = made / free, distribution[last] * counts[last] / step_means_s[last] / free
+    if share > 0.0:
+        linear = token_rate_per_s * (1.0 - share) - flow * share
+        product = token_rate_per_s * share * (made + flow * (1.0 - share))
+        admitted = (math.sqrt(linear**2 + 4.0 * product) - linear) / (2.0 * token_rate_per_s * share)
+        made /= 1.0 - share + share * min(admitted, 1.0)
     spare = max(largest_token_rate_per_s - token_rate_per_s, LEAST_SPARE * largest_token_rate_per_s)
-    waiting = max(token_rate_per_s - made, 0.0) / spare
-    distribution[-1] += waiting
-    for state in range(counts.size):
-        distribution[state] /= 1.0 + waiting
+    full = max((token_rate_per_s - made) * free / spare, distribution[last])
+    for state in range(last):
+        distribution[state] /= free + full
+    distribution[last] = full / (free + full)
 
 
 @compiled

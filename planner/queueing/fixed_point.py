@@ -3,6 +3,9 @@
 The number running changes slowly (over hundreds of steps), the backlog of prompt tokens quickly (over a few). So the
 backlog is solved at a fixed number running, which gives the mean step T(n), and T(n) gives the distribution of the
 number running.
+
+Its clock is that of steps, each of which counts with the mean T(n) however long it is: a request leaves after K steps,
+and those who come in a long one begin to decode behind it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import numpy as np
 
 from planner.core import FloatArray, interpolated_at
 from planner.queueing.backlog import COARSE_CELLS, Backlog, TokenArrivals, solve_backlog
-from planner.queueing.batch_occupancy import RunningDistribution, running_distribution
+from planner.queueing.batch_occupancy import PromptEffect, RunningDistribution, running_distribution
 from planner.queueing.first_token import own_steps_s
 from planner.queueing.offered_load import Burstiness, OfferedLoad, burstiness
 from planner.queueing.renewal import excess_at, index_of_dispersion, renewal
@@ -87,7 +90,7 @@ def running_state(offered: OfferedLoad) -> RunningState:
         distribution=distribution,
         step_means_s=means,
         burstiness=bursts,
-        noise=found.noise.damped(_memory_share(distribution)),
+        noise=_step_noise(offered, found.nearest).damped(_memory_share(distribution)),
         steps=(found.nearest, _met_prompts(offered, found.nearest)),
         slope=min(max(slope, 0.0), LARGEST_FEEDBACK),
     )
@@ -100,13 +103,11 @@ class _RunningEstimate(NamedTuple):
         distribution: of n.
         step_means_s: the curve T(n) through the points [s].
         nearest: the point nearest to the mean of n.
-        noise: fluctuation of the steps there.
     """
 
     distribution: RunningDistribution
     step_means_s: FloatArray
     nearest: Backlog
-    noise: GapNoise
 
 
 def _consistent(
@@ -132,17 +133,17 @@ def _consistent(
 def _estimate(offered: OfferedLoad, solved: list[Backlog], bursts: Burstiness) -> _RunningEstimate:
     """The number running from solved points of T(n)."""
     means, counts, token_rate = _step_curve(offered, solved), offered.scales.counts, offered.gap_rate_per_s
-    gaps = max(offered.lengths.mean_gaps / offered.lengths.decoding, 1.0)
     largest = math.inf
     if offered.scales.full:
         largest = offered.limit.rate_per_s * offered.lengths.mean_gaps
     guess = running_distribution(counts, means, token_rate, 1.0, largest)
     nearest = min(solved, key=lambda b: abs(b.regime.decoding - guess.mean - 1.0))
-    z = _running_dispersion(offered, nearest, guess.mean)
-    noise = _step_noise(offered, nearest)
-    start_s = float(noise.start_excess_s(np.array([gaps]))[0]) * _memory_share(guess)
-    stay = np.maximum(means + start_s, np.minimum(offered.scales.decode_steps_s, means))
-    return _RunningEstimate(running_distribution(counts, stay, token_rate, z, largest), means, nearest, noise)
+    arriving = index_of_dispersion(guess.mean, offered.arrivals.scv)
+    z, by_prompts = (_running_dispersion(offered, nearest, each) for each in (arriving, 1.0))
+    number = nearest.elasticities[0]
+    prompts = PromptEffect(by_prompts, number / (1.0 + number))
+    distribution = running_distribution(counts, means, token_rate, z, largest, prompts)
+    return _RunningEstimate(distribution, means, nearest)
 
 
 def weights_until_first(shares: FloatArray) -> FloatArray:
@@ -205,16 +206,15 @@ def _decoding_backlog(offered: OfferedLoad, running: float, stream: TokenArrival
     return solve_backlog(offered.server, regime, stream, COARSE_CELLS, real_costs=True)
 
 
-def _running_dispersion(offered: OfferedLoad, backlog: Backlog, running: float) -> float:
+def _running_dispersion(offered: OfferedLoad, backlog: Backlog, arriving: float) -> float:
     """Peakedness z of the decodes: how much more variable their number is than for Poisson arrivals.
 
-    What counts of the arrivals is their dispersion over the stay of a request, in which as many come as run on average.
-    Per step, counts fluctuate by (1 + e) times the arrivals' own noise and e times that of the prompt lengths (e: the
-    elasticity of the step time, because longer steps collect more arrivals). Requests stay K steps, which keeps the
-    share E[min(K, K')] / E[K] of it, less what a long memory of the backlog smooths away.
+    What counts of the arrivals is their dispersion over the stay of a request, in which as many come as run on average
+    (`arriving`). Per step, counts fluctuate by (1 + e) times the arrivals' own noise and e times that of the prompt
+    lengths (e: the elasticity of the step time, because longer steps collect more arrivals). Requests stay K steps,
+    which keeps the share E[min(K, K')] / E[K] of it, less what a long memory of the backlog smooths away.
     """
     e, by_length = backlog.elasticities
-    arriving = index_of_dispersion(running, offered.arrivals.scv)
     per_step = (1.0 + e) ** 2 * arriving + by_length**2 * offered.lengths.prompt_scv
     memory = offered.lengths.residual_gaps
     kept = memory / (memory + offered.relaxation_steps(backlog.regime.decoding))

@@ -17,6 +17,8 @@ FIRST_EDGES = tail_edges(40)
 """Slices of the TTFT of a prompt group."""
 FIRST_MASS = np.diff(FIRST_EDGES)
 """Their probabilities."""
+FIRST_MIDDLES = (FIRST_EDGES[1:] + FIRST_EDGES[:-1]) / 2.0
+"""Their middles."""
 START_EDGES = tail_edges(10)
 """Slices of the TTFT of the requests of one output length within an E2E."""
 TOKEN_EDGES = tail_edges(24)
@@ -110,6 +112,29 @@ def condensed_sample(times: FloatArray, weights: FloatArray) -> LatencyDistribut
         return LatencyDistribution.from_samples(values, mass)
     means = slice_means(values, mass, DISTRIBUTION_EDGES)
     return LatencyDistribution(np.maximum.accumulate(means), POINT_MASS)
+
+
+def with_own_spread(first_s: FloatArray, lengths: CondensedLengths, own_s: FloatArray) -> FloatArray:
+    """Times with the spread of the prompts of each group, which adds to the variance as if independent of the waits.
+
+    Longer prompts are put to longer times: x + g d with d the deviation of a prompt's own time from the group's mean,
+    and g such that Var(x + g d) = Var x + Var d (1 where nobody waits).
+
+    Args:
+        first_s: times of the mean prompt of each group in slices FIRST_EDGES, x [s], shape (groups, slices).
+        lengths: of the requests.
+        own_s: time a prompt of each group takes alone [s], shape (groups,).
+
+    Returns:
+        Times of the same means [s], shape (groups, slices).
+    """
+    at = np.cumsum(lengths.group_weights)[:, None] - np.outer(lengths.group_weights, 1.0 - FIRST_MIDDLES)
+    place = np.minimum(np.searchsorted(np.cumsum(lengths.prompt_weights), at), lengths.prompts.size - 1)
+    apart_s = np.interp(lengths.prompts[place], lengths.groups, own_s)
+    apart_s -= (apart_s @ FIRST_MASS)[:, None]
+    variance, shared = apart_s**2 @ FIRST_MASS, np.maximum((first_s * apart_s) @ FIRST_MASS, 0.0)
+    share = variance / np.maximum(np.hypot(shared, variance) + shared, np.finfo(float).tiny)
+    return np.asarray(first_s + share[:, None] * apart_s)
 
 
 def with_slot_wait(first_s: FloatArray, blocking: Blocking) -> FloatArray:

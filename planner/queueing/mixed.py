@@ -26,7 +26,7 @@ from scipy.special import gammainc, gammaincinv
 from planner.core import FloatArray
 from planner.queueing.backlog import COARSE_CELLS, FINE_CELLS, Backlog, TokenArrivals, solve_backlog
 from planner.queueing.batch_occupancy import SlotWork, mean_wait_when_blocked_s
-from planner.queueing.distributions import binned_slice_means, sorted_slice_means
+from planner.queueing.distributions import Sample, binned_slice_means, sorted_slice_means
 from planner.queueing.first_token import first_token_times, own_steps_s
 from planner.queueing.fixed_point import CLOSEST_TO_CRITICAL, RunningState, running_state, weights_until_first
 from planner.queueing.latencies import (
@@ -39,6 +39,7 @@ from planner.queueing.latencies import (
     decode_latencies,
     first_token_distribution,
     unstable_latency,
+    with_own_spread,
     with_slot_wait,
 )
 from planner.queueing.offered_load import OfferedLoad, burstiness
@@ -138,7 +139,7 @@ def _prompts_alone(offered: OfferedLoad) -> QueueLatency:
     backlog = solve_backlog(solved.server, alone, solved.tokens(bursts.in_queue))
     busy = solve_backlog(solved.server, alone, solved.tokens(bursts.in_step), COARSE_CELLS)
     met = [first_token_times(solved.server, backlog, solved.lengths, bursts.view)]
-    first_s = binned_slice_means(met, FIRST_EDGES) * _wait_stretch(utilisation)
+    first_s = _first_token_times_s(solved, met) * _wait_stretch(utilisation)
     ttft = _ttft(solved, first_s)
     return QueueLatency(
         stable=True,
@@ -163,27 +164,32 @@ def _prompts_and_decodes(offered: OfferedLoad) -> QueueLatency:
     state = running_state(solved)
     backlogs = _backlogs_at_batches(solved, state)
     met = [first_token_times(solved.server, backlog, solved.lengths, state.burstiness.view) for backlog in backlogs]
-    first_s = binned_slice_means(met, FIRST_EDGES) * _wait_stretch(utilisation)
+    first_s = _first_token_times_s(solved, met) * _wait_stretch(utilisation)
     first_s = with_slot_wait(first_s, _blocking(solved, state, utilisation))
     gaps = solved.lengths.gaps
     gap_times_s = _gap_times(solved, state)
-    latencies = decode_latencies(solved.lengths, first_s, *gap_times_s(state.noise, gaps))
+    latencies, ttft = decode_latencies(solved.lengths, first_s, *gap_times_s(state.noise, gaps)), _ttft(solved, first_s)
 
     def single_gap() -> LatencyDistribution:
         return condensed_sample(*gap_times_s(state.noise.anywhere(), np.ones(1)))
 
     return QueueLatency(
         stable=True,
-        ttft=_ttft(solved, first_s),
+        ttft=ttft,
         tpot=latencies.tpot,
         e2e=latencies.e2e,
         itl=LatencyDistribution.later(single_gap),
-        mean_running=state.distribution.mean,
+        mean_running=solved.rate_per_s * (latencies.e2e.mean_s - ttft.mean_s),  # Little
         mean_step_s=_mean_step_s(state, backlogs),
         utilisation=utilisation,
         limit=offered.limit.limit,
         joint=latencies.joint,
     )
+
+
+def _first_token_times_s(offered: OfferedLoad, met: list[Sample]) -> FloatArray:
+    """TTFT [s] of each prompt group in slices FIRST_EDGES, shape (groups, slices)."""
+    return with_own_spread(binned_slice_means(met, FIRST_EDGES), offered.lengths, offered.own_s)
 
 
 def _ttft(offered: OfferedLoad, first_s: FloatArray) -> LatencyDistribution:

@@ -89,7 +89,8 @@ class BatchServer:
 def step_durations_s(server: BatchServer, running: ArrayLike, prompt_tokens: ArrayLike) -> FloatArray:
     """Durations [s] of steps, checked.
 
-    Prompts beside less than one running sequence on average meet one or none: tau = (1 - n) tau(0, p) + n tau(1, p).
+    Prompts beside less than one running sequence on average meet one or none: tau = (1 - n) tau(0, p) + n tau(1, p),
+    with the tokens that the budget has room for beside one.
 
     Args:
         server: one server.
@@ -109,7 +110,8 @@ def step_durations_s(server: BatchServer, running: ArrayLike, prompt_tokens: Arr
     any_below_one, are_usable = _checked(n.ravel(), p.ravel(), durations.ravel())
     if any_below_one:
         few = (n > 0.0) & (n < 1.0) & (p > 0.0)
-        none_s, one_s = (np.asarray(server.step_s(number, p)) for number in (np.zeros_like(n), np.ones_like(n)))
+        room = np.maximum(server.max_batched_tokens - np.arange(2.0), 1.0)
+        none_s, one_s = (np.asarray(server.step_s(m + 0.0 * n, np.minimum(p, room[m]))) for m in (0, 1))
         durations = np.where(few, (1.0 - n) * none_s + n * one_s, durations)
         are_usable = _checked(n.ravel(), p.ravel(), durations.ravel())[1]
     if not are_usable:

@@ -240,8 +240,12 @@ class GapNoise(NamedTuple):
     own_steps: float = 1.0
 
     def damped(self, share: float) -> GapNoise:
-        """The same with its memory and its start reduced to a share: few slots keep the backlog from building up."""
-        return self._replace(correlation=self.correlation * share, start_s=self.start_s * share)
+        """The same with covariances of steps and start reduced to a share: few slots keep the backlog from building up.
+
+        The covariances add 2 r / (1 - r) times the variance of one step to the long-run variance per step.
+        """
+        kept = share * self.correlation
+        return self._replace(correlation=kept / (1.0 - self.correlation + kept), start_s=self.start_s * share)
 
     def anywhere(self) -> GapNoise:
         """The same for steps at random instants instead of right after a first token."""

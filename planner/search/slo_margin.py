@@ -27,10 +27,11 @@ from planner.serving import (
     decoding_only,
     evaluate,
     log_excess,
+    piecewise_transfers,
     pool_limit_per_s,
     pool_under_load,
+    prompt_and_transfer,
     steady_pools_around,
-    transfer_distribution,
 )
 from planner.workload import LatencyDistribution, LatencyTarget, Slo, Workload
 
@@ -184,13 +185,14 @@ def _margin(pool: Pool, slo: Slo, loaded: PoolUnderLoad, workload: Workload) -> 
 
 def _of_prompts(pool: Pool, loaded: PoolUnderLoad, workload: Workload) -> dict[Metric, LatencyDistribution]:
     """With what a first token from the decode pool takes beyond the prompt, whatever that pool is: the transfer."""
-    ttft = sum_of_independent(loaded.queue.ttft, LatencyDistribution.constant(pool.config.costs.transfer_request_s))
+    request = LatencyDistribution.constant(pool.config.costs.transfer_request_s)
+    ttft = sum_of_independent(loaded.queue.ttft, request)
     if bool((workload.lengths.outputs > 1).any()):
         lengths, share = decoding_only(workload.lengths)
-        transfer = transfer_distribution(
-            Deployment.disaggregated(pool.config, pool.config), lengths, cached_share=loaded.prefix_hits
-        )
-        ttft = _of_those_that_decode(sum_of_independent(ttft, transfer), share, ttft)
+        both = Deployment.disaggregated(pool.config, pool.config)
+        transfers = piecewise_transfers(both, lengths, loaded.prefix_hits)
+        ready = sum_of_independent(prompt_and_transfer(loaded.queue, transfers, lengths), request)
+        ttft = _of_those_that_decode(ready, share, ttft)
     return {Metric.TTFT: ttft, Metric.E2E: ttft}
 
 

@@ -30,7 +30,14 @@ from planner.serving.boxes import (
     token_prices,
 )
 from planner.serving.drift import length_mixes
-from planner.serving.kv_transfer import kv_token_time_s, sent_s, tandem_itl, tandem_tpot, transfer_distribution
+from planner.serving.kv_transfer import (
+    kv_token_time_s,
+    piecewise_transfers,
+    prompt_and_transfer,
+    sent_s,
+    tandem_itl,
+    tandem_tpot,
+)
 from planner.serving.long_prompt import chunk_count, longest_prompt_tokens, prompt_gaps
 from planner.serving.performance import evaluate
 from planner.serving.pool import (

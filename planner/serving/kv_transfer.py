@@ -18,7 +18,7 @@ more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -27,7 +27,14 @@ from numpy.typing import ArrayLike
 from planner.core import FloatArray, Keyed
 from planner.engine import Batching, kv_transfer_bytes, kv_transfer_bytes_per_token
 from planner.llm import attentions
-from planner.queueing import LinkWait, QueueLatency, exposed_in_pieces_s, link_wait, sum_of_independent
+from planner.queueing import (
+    LinkWait,
+    QueueLatency,
+    exposed_in_pieces_s,
+    link_wait,
+    sorted_slice_means,
+    sum_of_independent,
+)
 from planner.serving.pool import piece_shapes
 from planner.serving.types import Deployment
 from planner.workload import LatencyDistribution, TokenLengths
@@ -195,7 +202,7 @@ def _piecewise_transfers(keyed: Keyed[Deployment], lengths: TokenLengths, cached
 def transfer_distribution(
     deployment: Deployment,
     lengths: TokenLengths,
-    link: LinkWait | None = None,
+    link: LinkWait,
     cached_share: float = 0.0,
     taken: float = 0.0,
 ) -> LatencyDistribution:
@@ -204,7 +211,7 @@ def transfer_distribution(
     Args:
         deployment: the pools.
         lengths: of the requests that decode.
-        link: what a transfer waits for; None leaves that out.
+        link: what a transfer waits for.
         cached_share: of every prompt, found in the prefix cache of the prefill pool.
         taken: `taken_by_others`.
 
@@ -213,9 +220,26 @@ def transfer_distribution(
     """
     transfers = piecewise_transfers(deployment, lengths, cached_share)
     distribution = LatencyDistribution.from_samples(transfers.exposed_s(taken), lengths.probabilities)
-    if not deployment.transfer.shared or link is None:
-        return distribution
-    return sum_of_independent(distribution, link.wait)
+    return sum_of_independent(distribution, link.wait) if deployment.transfer.shared else distribution
+
+
+def prompt_and_transfer(
+    prompts: QueueLatency, transfers: PiecewiseTransfers, lengths: TokenLengths, taken: float = 0.0
+) -> LatencyDistribution:
+    """TTFT of prompts and what is waited for of their own transfers [s]: long prompts have long ones.
+
+    Args:
+        prompts: stable queue of the prefill pool.
+        transfers: of these lengths.
+        lengths: of the requests that decode.
+        taken: `taken_by_others`.
+    """
+    exposed_s, joint = transfers.exposed_s(taken), prompts.joint
+    if joint is None:
+        return sum_of_independent(prompts.ttft, LatencyDistribution.from_samples(exposed_s, lengths.probabilities))
+    order, edges = np.argsort(lengths.inputs, kind="stable"), np.cumsum(joint.weights.sum(axis=0))
+    own_s = sorted_slice_means(exposed_s[order], lengths.probabilities[order], np.append(0.0, edges / edges[-1]))
+    return replace(joint, first_s=joint.first_s + own_s[:, None]).ttft
 
 
 def taken_by_others(deployment: Deployment, lengths: TokenLengths, rate_per_s: float) -> float:

@@ -34,6 +34,7 @@ from planner.serving.drift import busiest_minute
 from planner.serving.kv_transfer import (
     CONDENSED_POINTS,
     piecewise_transfers,
+    prompt_and_transfer,
     taken_by_others,
     tandem_itl,
     tandem_tpot,
@@ -238,8 +239,10 @@ def _disaggregated(
     if stable:
         taken = taken_by_others(deployment, decode.lengths, decode.rate_per_s)
         transfer = transfer_distribution(deployment, decode.lengths, link, prefill.prefix_hits, taken)
+        waits = (request, link.wait) if deployment.transfer.shared else (request,)
+        ready = sum_of_independent(prompt_and_transfer(prompts, sent, decode.lengths, taken), *waits)
         prompt = sum_of_independent(prompts.ttft, request)
-        seen = _with_prefill_only(_tandem(deployment, prompt, transfer, decode), prompt, share)
+        seen = _with_prefill_only(_tandem(deployment, (prompt, transfer, ready), decode), prompt, share)
     return Performance(
         method=Method.ANALYTIC,
         rate_per_s=workload.rate_per_s,
@@ -254,14 +257,12 @@ def _disaggregated(
     )
 
 
-def _tandem(
-    deployment: Deployment, prompt: LatencyDistribution, transfer: LatencyDistribution, decode: PoolUnderLoad
-) -> Latencies:
-    """Latencies of requests that decode, from the distributions of their prompts and of the KV transfer [s].
+def _tandem(deployment: Deployment, before: tuple[LatencyDistribution, ...], decode: PoolUnderLoad) -> Latencies:
+    """Latencies of requests that decode, from the distributions of their prompts, of the KV transfer, and of both [s].
 
     A first token from the decode pool takes a step there before the O - 1 that follow it.
     """
-    queue, lengths, ready = decode.queue, decode.lengths, sum_of_independent(prompt, transfer)
+    queue, lengths, (prompt, transfer, ready) = decode.queue, decode.lengths, before
     if not deployment.transfer.first_token_from_decode:
         tpot, itl = tandem_tpot(queue, lengths, transfer), tandem_itl(queue, lengths, transfer)
         return Latencies(prompt, tpot, _later_sum(ready, queue.e2e), itl)
@@ -295,7 +296,8 @@ def _tandem_classes(
         queue = replace(decode.queue, ttft=own.ttft, tpot=own.tpot, e2e=own.e2e, joint=own)
         transfer = transfer_distribution(deployment, decoding, link, prefill.prefix_hits, taken)
         prompt = sum_of_independent(seen.ttft, request)
-        tandem = _tandem(deployment, prompt, transfer, replace(decode, queue=queue, lengths=decoding))
+        before = prompt, transfer, sum_of_independent(prompt, transfer)
+        tandem = _tandem(deployment, before, replace(decode, queue=queue, lengths=decoding))
         whole = _with_prefill_only(tandem, prompt, share)
         latencies = {Metric.TTFT: whole.ttft, Metric.TPOT: whole.tpot, Metric.E2E: whole.e2e}
         together = JointDistribution.independent(whole.ttft, whole.tpot)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from planner.queueing.batch_occupancy import (
+    PromptEffect,
     SlotWork,
     idle_share_at_arrivals,
     mean_wait_when_blocked_s,
@@ -40,6 +41,26 @@ class TestNumberRunning:
         distribution = running_distribution(np.arange(400.0), np.full(400, 0.01), 5000.0, z)
         assert distribution.mean == pytest.approx(50.0, rel=1e-6)
         assert distribution.std**2 == pytest.approx(50.0 * z, rel=0.03)
+
+    def test_dispersion_is_that_of_geometric_batches(self) -> None:
+        """Batches of mean z at rate 3 / z, each request with an exponential number of steps, solved as it stands."""
+        counts, z, most = np.arange(161.0), 2.5, 160
+        times = 1.0 + 0.03 * counts
+        sizes = (1.0 - 1.0 / z) ** np.arange(most) / z
+        generator = np.diag(counts[1:] / times[1:], -1)
+        for n in range(most):
+            generator[n, n + 1 :] += 3.0 / z * sizes[: most - n]
+        generator -= np.diag(generator.sum(axis=1))
+        exact = np.linalg.lstsq(np.vstack([generator.T, np.ones(161)]), np.append(np.zeros(161), 1.0), rcond=None)[0]
+        assert running_distribution(counts, times, 3.0, z).probabilities == pytest.approx(exact, abs=1e-6)
+
+    def test_prompts_change_nothing_where_requests_come_alone(self) -> None:
+        """All who come while slots are free find one, however much of the time their prompts take."""
+        counts = np.arange(17.0)
+        at = counts, 1.0 + 0.02 * counts, 10.0, 1.0, 16.0 / 1.32
+        assert running_distribution(*at, PromptEffect(1.0, 0.7)).blocked == pytest.approx(
+            running_distribution(*at).blocked, rel=1e-9
+        )
 
     @pytest.mark.parametrize("z", [0.3, 4.0])
     def test_tokens_are_made_as_fast_as_they_are_asked_for(self, z: float) -> None:

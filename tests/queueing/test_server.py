@@ -7,7 +7,7 @@ import pytest
 
 from planner.queueing import BatchServer, decode_pool
 from planner.queueing.distributions import slice_means
-from planner.queueing.server import CONTEXT_EDGES, ContextSpread, spread_by_contexts
+from planner.queueing.server import CONTEXT_EDGES, ContextSpread, spread_by_contexts, step_durations_s
 from planner.workload import ArrivalProcess, TokenLengths
 
 MASS = np.diff(CONTEXT_EDGES)
@@ -56,3 +56,9 @@ def test_a_decode_pool_tells_requests_with_long_neighbours_apart() -> None:
         return float(points.std())
 
     assert pool(spread(2.0)) > 1.2 * pool(None)
+
+
+def test_a_step_beside_less_than_one_keeps_to_its_budget() -> None:
+    """Steps of more tokens than a CUDA graph holds take twice as long, and a budget of 512 never has them."""
+    server = BatchServer(lambda n, p: np.where(n + p > 512.0, 0.04, 0.02), 512, 64)
+    assert step_durations_s(server, np.array([0.0, 0.4, 1.0]), np.array([512.0, 511.6, 511.0])) == pytest.approx(0.02)

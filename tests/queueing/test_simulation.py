@@ -9,7 +9,7 @@ import pytest
 
 from planner.queueing import BatchServer
 from planner.workload import ArrivalProcess, TokenLengths
-from tests.queueing.servers import AZURE, CHAT, CODE, CONSTANT, LLAMA_8B, LLAMA_70B, REASONING, StepTime
+from tests.queueing.servers import AZURE, CHAT, CODE, CONSTANT, LLAMA_8B, LLAMA_70B, LONG, REASONING, StepTime
 from tests.queueing.step_loop import Scenario, StepLoop, predicted_summary, summary
 
 MEAN, MEDIAN, TAIL = 0.10, 0.15, 0.20
@@ -30,6 +30,7 @@ POINTS = [
     (Scenario("many short prompts a step", LLAMA_8B, 16_384, CODE), 0.6, 1.0),
     (Scenario("bursts", LLAMA_70B, 8192, AZURE), 0.5, 4.0),
     (Scenario("a metronome", LLAMA_70B, 256, AZURE), 0.6, 0.0),
+    (Scenario("mixed long prompts near the last slot", LLAMA_8B, 65_536, LONG, 16), 0.7, 1.0),
     (Scenario("prefill", LLAMA_70B, 8192, AZURE, 256, "prefill"), 0.8, 1.0),
     (Scenario("decode", LLAMA_70B, 8192, AZURE, 256, "decode"), 0.7, 1.0),
 ]
@@ -43,7 +44,8 @@ def test_latencies(scenario: Scenario, load: float, scv: float) -> None:
     for metric, simulated in samples.items():
         if simulated.size:
             error = np.abs(predicted_summary(latency, metric) / summary(simulated) - 1.0)
-            assert np.all(error <= (MEAN, MEDIAN, TAIL, TAIL)), (metric, error)
+            last = TAIL if scv > 0.0 else 0.22  # of regular arrivals the tail is short (docs/explanation/queueing.md)
+            assert np.all(error <= (MEAN, MEDIAN, TAIL, last)), (metric, error)
 
 
 def test_number_running_and_step_time() -> None:

@@ -125,6 +125,13 @@ class TestLonePrompt:
         assert theory.kv_transfer_s == pytest.approx(judge.kv_transfer_s, rel=1e-6)
         assert theory.ttft.mean_s == pytest.approx(judge.ttft.mean_s, rel=0.03)
 
+    def test_a_long_prompt_has_a_long_transfer(self) -> None:
+        """Taken as independent, the longest of five prompts would have met the longest transfer once in 25."""
+        deployment, lone = pair(SLOW, chunkwise=False), Workload.of(1e-3, MIX)
+        theory, judge = evaluate(deployment, lone), simulate(deployment, lone, requests=300)
+        for share in (0.1, 0.5, 0.95):
+            assert theory.ttft.quantile_s(share) == pytest.approx(judge.ttft.quantile_s(share), rel=0.02)
+
     @pytest.mark.parametrize(("nic", "early"), [(FAST, True), (BETWEEN, False), (SLOW, True)])
     def test_a_prefix_cache_leaves_fewer_steps_to_hide_behind(self, nic: float, early: bool) -> None:
         """Half of 3,200 tokens are cached; sent early, they have the first step as well."""
