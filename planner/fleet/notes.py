@@ -181,8 +181,8 @@ def format_notes(deployments: Sequence[PlannedDeployment]) -> tuple[str, ...]:
 
 
 def weights_word(config: ReplicaConfig) -> str:
-    """The number format of most weights of a replica in a word, e.g. ``FP8 BLOCK``."""
-    return main_format(config.llm, config.precision)[0].value.upper().replace("_", " ")
+    """The number format of most weights of a replica in a word, e.g. ``FP8``, whatever its scales."""
+    return main_format(config.llm, config.precision)[0].value.partition("_")[0].upper()
 
 
 def _format_note(config: ReplicaConfig) -> str:

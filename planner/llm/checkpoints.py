@@ -195,7 +195,7 @@ def main_format(llm: LlmSpec, precision: Precision) -> tuple[Dtype, Dtype]:
 
 
 def format_words(llm: LlmSpec, precision: Precision) -> str:
-    """Name of a format for people, with that of the rest of the model: `FP8 in blocks`, `MXFP4 weights only (...)`.
+    """Name of a format for people, with that of the rest of the model: `block-scaled FP8`, `MXFP4 weights only (...)`.
 
     >>> from planner.llm import load_llm
     >>> llm = load_llm("gpt-oss-20b")
@@ -219,7 +219,7 @@ def format_words(llm: LlmSpec, precision: Precision) -> str:
 _WORDS = {
     Dtype.FP8: "FP8 per tensor",
     Dtype.FP8_TOKEN: "FP8 per token and channel",
-    Dtype.FP8_BLOCK: "FP8 in blocks",
+    Dtype.FP8_BLOCK: "block-scaled FP8",
     Dtype.INT4: "INT4 in groups of 128",
     Dtype.INT4_G32: "INT4 in groups of 32",
 }

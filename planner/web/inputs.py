@@ -284,11 +284,12 @@ def format_words_set() -> str:
     precision = session.value("precision")
     if not isinstance(precision, dict):
         return "as published" if precision is None else "or narrower"
-    return f"{precision['weights']} weights, {precision['kv_cache']} KV cache"
+    weights, cache = (precision[name].partition("_")[0].upper() for name in ("weights", "kv_cache"))
+    return f"{weights} weights, {cache} KV cache"
 
 
 def _checkpoints(llm: Any) -> Formats:  # noqa: ANN401
-    """Every checkpoint of a model, e.g. by ``FP8 in blocks, 34.3 GB: Qwen/Qwen3-32B-FP8``."""
+    """Every checkpoint of a model, e.g. by ``block-scaled FP8, 34.3 GB: Qwen/Qwen3-32B-FP8``."""
     choices: Formats = {AS_PUBLISHED: None, WITH_NARROWER: NARROWER}
     try:
         model = packaged_llm(llm)

@@ -6,8 +6,8 @@ import pytest
 
 from hardware_db import Calibration, Dtype, load_hardware, select_calibration
 from planner.engine import ReplicaConfig
-from planner.fleet.notes import _pool_warnings
-from planner.llm import Precision, load_llm
+from planner.fleet.notes import _pool_warnings, weights_word
+from planner.llm import Precision, format_words, load_llm
 from planner.roofline import Parallelism
 from planner.serving import Role
 from planner.workload import TokenLengths, Workload
@@ -58,3 +58,10 @@ def test_a_checkpoint_stored_in_fewer_bits_than_it_is_served_in(role: Role) -> N
     lines = words(config("gpt-oss-120b", FP8), role)
     assert any("are wider than bf16 weights (experts mxfp4) of the checkpoint and slower" in line for line in lines)
     assert words(config("gpt-oss-120b", load_llm("gpt-oss-120b").native_precision), role) == []
+
+
+def test_a_format_is_named_as_people_name_it() -> None:
+    """A sentence says FP8 whatever its scales, never the id FP8_BLOCK; where formats are listed the scales are said."""
+    blocks = config("qwen3-32b", Precision(weights=Dtype.FP8_BLOCK, activations=Dtype.FP8_BLOCK))
+    assert weights_word(blocks) == "FP8"
+    assert format_words(blocks.llm, blocks.precision) == "block-scaled FP8"
