@@ -125,6 +125,14 @@ class TestApi:
             assert llm_family(price.llm) in families
         assert len({(price.llm, price.provider) for price in prices}) == len(prices)
 
+    def test_makers_prices_stand_beside_those_of_hosts(self) -> None:
+        """Own against API is asked of the maker's own API first; one that it has retired says so."""
+        makers = {"deepseek-v3.2": "DeepSeek", "kimi-k2.5": "Moonshot", "glm-5": "Z.ai", "minimax-m2.5": "MiniMax"}
+        for llm, maker in makers.items():
+            assert any(price.provider.startswith(maker) for price in api_prices_of(llm))
+        (own,) = [price for price in api_prices_of("deepseek-v3.2") if price.provider == "DeepSeek (retired)"]
+        assert own.usd_per_million_cached_tokens == 0.028
+
     def test_a_published_price_is_read_as_published(self) -> None:
         # docs.fireworks.ai/serverless/pricing: OpenAI GPT OSS 120B 0.15 / 0.015 / 0.60
         (price,) = [one for one in api_prices_of("gpt-oss-120b") if one.provider == "Fireworks"]
