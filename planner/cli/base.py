@@ -80,7 +80,15 @@ SET_INSTEAD = {
 }
 """Options that `planner compare` had, and the fields of a scenario that `--set` gives it in their place."""
 
-PLAN_INSTEAD = {"--users": "--rate '300 concurrent users'", "--region": "--set prices.region=eu"}
+PLAN_INSTEAD = {
+    "--users": "--rate '300 concurrent users'",
+    "--traffic": "--rate '3 billion tokens a day'",
+    "--slo": "--targets chat",
+    "--gpu": "--gpus h100",
+    "--sku": "--gpus h100",
+    "--region": "--set prices.region=eu",
+    "--growth": "planner forecast SCENARIO --growth 10%",
+}
 """What people ask `planner plan` for in the words of other commands, and what it calls it."""
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from planner.cli.base import INFEASIBLE, CommonOptions, PlanOrScenario, ScenarioName, api_prices, require_fleet, takes
-from planner.core import InputError
+from planner.core import InputError, typed_share
 
 if TYPE_CHECKING:
     from planner.fleet import PlanRequest
@@ -116,7 +116,7 @@ def _cold_start(request: PlanRequest, given_s: float | None) -> ColdStart:
 def forecast(
     options: CommonOptions,
     scenario: PlanOrScenario,
-    growth: float | None = None,
+    growth: str | None = None,
     uncertainty: float = 0.0,
     purchases: int = 1,
     months: int = 6,
@@ -145,7 +145,10 @@ def forecast(
     request = options.request(scenario)
     expected = request.forecast
     if growth is not None:
-        expected = Forecast(start=request.prices.day, growth_per_month=growth, growth_uncertainty=uncertainty)
+        per_month = typed_share(growth)
+        if per_month is None:
+            raise InputError("--growth", growth, "is no growth per month", "write e.g. 0.1 or 10%")
+        expected = Forecast(start=request.prices.day, growth_per_month=per_month, growth_uncertainty=uncertainty)
     if expected is None and api:
         expected = Forecast(start=request.prices.day)
     if expected is None:

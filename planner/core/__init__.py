@@ -61,6 +61,7 @@ from planner.core.tables import (
     typed_gpus,
     typed_lengths,
     typed_seconds,
+    typed_share,
     typed_token_time_s,
     unit,
     with_unit,

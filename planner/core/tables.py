@@ -301,6 +301,20 @@ def typed_token_time_s(text: str, unit: str = "ms") -> float | None:
     return 1.0 / per_s if per_s else typed_seconds(text, unit)
 
 
+_SHARE = re.compile(r"(-?[\d.]+)\s*(%|percent)?(?:\s*(?:a|per|/)\s*month)?", re.IGNORECASE)
+
+
+def typed_share(text: str) -> float | None:
+    """A share, or a growth per month, as people type it; None for what is none.
+
+    >>> typed_share("10 % a month"), typed_share("0.1"), typed_share("fast")
+    (0.1, 0.1, None)
+    """
+    share = _SHARE.fullmatch(text.strip())
+    count = typed_count(share[1]) if share else None
+    return None if share is None or count is None else count / (100.0 if share[2] else 1.0)
+
+
 _COUNTED = re.compile(r"(\d{1,6})(?:\s*[x×*]\s*|\s+(?=[a-z]))(.+)|(.+?)(?:\s+[x×*]\s*|:)(\d{1,6})", re.IGNORECASE)
 
 

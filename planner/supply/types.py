@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from datetime import date
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from hardware_db import ANYWHERE, Price
-from planner.core import Frozen, InputError
+from planner.core import Frozen, InputError, typed_gpus
 
 
 class Granularity(StrEnum):
@@ -64,6 +64,15 @@ class OwnedGpus(Frozen):
         return given
 
 
+def _by_sku(owned: object) -> object:
+    """GPUs of one's own as they are; raises InputError for a count and a name, which say no cost."""
+    if isinstance(owned, str):
+        count, name = typed_gpus(owned)
+        fix = f"write {{{name}: {{count: {count or 32}, capex_usd_per_gpu: 30000}}}}; 0 for what is paid off"
+        raise InputError("", owned, "must say what they cost", fix)
+    return owned
+
+
 class SpotTerms(Frozen):
     """Spot capacity, which goes away and comes back after a while."""
 
@@ -100,7 +109,9 @@ class PricePolicy(Frozen):
         description="by provider, RDMA between its whole servers as a contract or a measurement has it [Gbit/s]",
     )
     spot: SpotTerms | None = Field(default=None, description="needed where commitments has spot")
-    owned: Mapping[str, OwnedGpus] = Field(default_factory=dict, description="GPUs of one's own by SKU id")
+    owned: Annotated[Mapping[str, OwnedGpus], BeforeValidator(_by_sku)] = Field(
+        default_factory=dict, description="GPUs of one's own by SKU id"
+    )
 
     @property
     def day(self) -> date:

@@ -177,6 +177,8 @@ def test_names_that_commands_had_still_work_and_say_the_new_ones(tmp_path: Path)
 
 def test_plan_answers_the_words_of_other_commands_with_its_own() -> None:
     assert_refused(("plan", "--llm", "phi-4", "--users", "300"), "--users", "--rate '300 concurrent users'")
+    assert_refused(("plan", "--llm", "phi-4", "--slo", "chat"), "--slo", "--targets chat")
+    assert_refused(("plan", "--llm", "phi-4", "--growth", "0.1"), "--growth", "planner forecast")
     assert_refused(("plan", "--llm", "phi-4", "--rate", "1", "--llm=phi-4"), "--llm", "services")
 
 

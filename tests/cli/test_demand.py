@@ -32,7 +32,9 @@ def test_a_day_is_played_and_its_cold_start_named(tmp_path: Path) -> None:
 def test_growth_is_forecast_from_an_option_and_from_the_scenario() -> None:
     words = ("forecast", *CHAT, "--purchases", "0")
     assert_refused(words, "forecast", "says nothing of growth")
-    assert "The fleet holds until 202" in flat(*words, "--growth", "0.1")
+    said = flat(*words, "--growth", "0.1")
+    assert "The fleet holds until 202" in said and said == flat(*words, "--growth", "10 % a month")
+    assert_refused((*words, "--growth", "fast"), "--growth", "10%")
     assert "from 2026-12-01" in flat(*words, "--set", "forecast={start: 2026-12-01, growth_per_month: 0.1}")
 
 

@@ -385,5 +385,7 @@ def test_a_fleet_of_two_models_is_understood_as_people_write_it() -> None:
     assert [(one.name, one.slo.targets[0].threshold_s) for one in found.services] == [("phi-4", 0.05)]
     assert (list(found.search.skus), list(found.prices.owned)) == (["h100-sxm", "b200-sxm"], ["h100-sxm"])
     assert (dict(found.prices.usd_per_gpu_hour), dict(found.limits.gpus)) == ({"b200-sxm": 5.0}, {"b200-sxm": 8})
+    with pytest.raises(InputError, match=r"owned = '32 x H100'.*\{H100: \{count: 32, capex_usd_per_gpu: 30000\}\}"):
+        load_scenario({**content, "prices": {"owned": "32 x H100"}})
     with pytest.raises(InputError, match=r"slo.*'chatty': unknown name"):
         load_scenario({**content, "slo": "chatty"})
