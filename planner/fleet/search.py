@@ -79,6 +79,9 @@ PLACES = frozenset({PoolLimit.RUNNING_REQUESTS, PoolLimit.KV_CAPACITY})
 MOST_OTHER_SIZES = 12
 """Sizes that miss, between what missed before and what holds, after which no more are looked at, and as many below
 that. A choice that may pass over a cheaper fleet."""
+MOST_AS_CHEAP = 2
+"""Fleets of equal cost on the same GPUs, without the families of those before, that are looked at for a surer one. A
+choice."""
 MAX_ROUNDS = 30
 """Fleets simulated before the last one is shown as it stands, with what it misses. A choice that rarely matters."""
 
@@ -147,14 +150,53 @@ def _least_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet
                 return trial
             break
         if trial.holds:
-            return _with_other_sizes(search, missed, trial, simulate)
+            return _surest(search, _with_other_sizes(search, missed, trial, simulate), simulate).fleet
         simulated += trial.fleet.deployments[0].run is not None
         trial.lower_rates(search, sum(trial.sizes == other.sizes for other in missed))
         missed.append(trial)
     return _missed(search, missed[-1].fleet)
 
 
-def _with_other_sizes(search: FleetSearch, missed: Sequence[_Trial], held: _Trial, simulate: bool) -> VerifiedFleet:
+def _surest(search: FleetSearch, held: _Trial, simulate: bool) -> _Trial:
+    """The fleet most likely to hold of those that cost as much: this one, or of other families on its GPUs."""
+    sure, columns, used = _sureness(search, held), search.columns, set[tuple[str, str]]()
+    usd_per_hour, trial = held.fleet.allocation.cost_usd_per_hour * (1.0 + SAME_COST), held
+    skus = {pool.option.config.sku.id for _, pools in held.groups for pool in pools}
+    for _ in range(MOST_AS_CHEAP if search.request.objective is Objective.MIN_COST and search.slos else 0):
+        of = {name for _, pools in trial.groups for pool in pools for name in pool.columns}
+        used.update((column.service, column.family.name) for column in columns.all if column.name in of)
+        found = refined_allocation(
+            search,
+            Objective.MIN_COST,
+            lambda: [
+                column
+                for column in columns.all
+                if column.family.sku in skus and (column.service, column.family.name) not in used
+            ],
+            most_usd_per_hour=usd_per_hour,
+        )
+        is_found = found.status.has_allocation and found.cost_usd_per_hour <= usd_per_hour
+        other = _verified(search, found, False) if is_found else None
+        if other is None:
+            break
+        trial = other
+        if simulate and other.holds and _sureness(search, other) > sure:
+            other = _verified(search, found, True) or trial
+        if other.holds and (surer := _sureness(search, other)) > sure:
+            held, sure = other, surer
+    return held
+
+
+def _sureness(search: FleetSearch, trial: _Trial) -> float:
+    """With which probability a fleet that was verified holds."""
+    deployments, request = trial.fleet.deployments, search.request
+    factors = rate_factors(deployments, search.slos)
+    return counted_draws(
+        deployments, search.slos, request, factors, exact=True, surfaces=search.surfaces
+    ).confidence.holds
+
+
+def _with_other_sizes(search: FleetSearch, missed: Sequence[_Trial], held: _Trial, simulate: bool) -> _Trial:
     """The cheapest fleet that holds: one that does, or one of its pools or of pools that missed, in other sizes.
 
     What a miss says of other pool sizes is a guess (`_Trial.lower_rates`). So every fleet that missed and costs less is
@@ -163,7 +205,7 @@ def _with_other_sizes(search: FleetSearch, missed: Sequence[_Trial], held: _Tria
     """
     request, is_steady = search.request, len(search.periods) == 1
     if request.objective is not Objective.MIN_COST:
-        return held.fleet
+        return held
     best = _Best(search, simulate, search, held, [trial.sizes for trial in missed])
     asked = len(missed) + MOST_OTHER_SIZES
     for trial in reversed({str(trial.sizes): trial for trial in missed}.values()) if is_steady else ():
@@ -178,7 +220,7 @@ def _with_other_sizes(search: FleetSearch, missed: Sequence[_Trial], held: _Tria
         fewest_that_hold(least, -1, partial(best.is_bettered, groups, place, {}, asked, overrules=True))
     for pool in best.pools:
         search.columns.add_simulated(pool.option, pool.service, pool.surviving, pool.rates_per_s)
-    return best.held.fleet
+    return best.held
 
 
 @dataclass

@@ -296,6 +296,12 @@ class Layout:
             pair_rate=self.pair_rate[pairs],
         )
 
+    def uncharged(self) -> Layout:
+        """The layout of the problem without charges: of the groups, those of resources are left."""
+        kept = self.charge == 0.0
+        groups = tuple(name for name, is_kept in zip(self.groups, kept, strict=True) if is_kept)
+        return replace(self, groups=groups, in_group=self.in_group[:, kept], charge=self.charge[kept])
+
     def columns_of(self, pairs: BoolArray) -> BoolArray:
         """Which columns are those of ``self.select(pairs)``, which has them in the same order."""
         is_kept = np.isin(np.arange(len(self.stage)), self.pair_unit[pairs])

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.core import FloatArray, InputError
+from planner.core import BoolArray, FloatArray, InputError
 from planner.optimizer.checks import MOST_UNITS_OF_A_CAP, check_problem, check_size, least_cost_usd_per_hour
 from planner.optimizer.covering import cheapest_cover
 from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.evaluate_allocation import EvaluatedFleet, PartAnswer, constraint_reports, evaluate_fleet
 from planner.optimizer.highs import OWN_SOLVER, ProgramSolver, Solution
 from planner.optimizer.layout import Layout, build_layout
+from planner.optimizer.marks import fewest_marks, plain_sets
 from planner.optimizer.periods import Day, fleet_by_period, undominated_day
 from planner.optimizer.program import Program, build_program
 from planner.optimizer.relaxation import affordable, limit_duals, relax, shortlist
@@ -31,7 +32,10 @@ MOST_RATES = 20_000
 solved by themselves, each over a shortlist where it is too large itself. Affects what is reached; measured in
 docs/explanation/optimizer.md."""
 RATES_OF_PARTS = 2_000
-"""Rates from which periods that are linked are solved by themselves first. Affects speed and gaps only."""
+"""Rates from which periods that are linked are solved by themselves first, and marks that are charged by themselves.
+Affects what is reached."""
+PLAIN_SETS = 8
+"""Sets of marks by which a problem of so many rates is solved where they are charged. A choice of what is reached."""
 SHARE_OF_SHORTLISTS = 0.5
 """Share of the gap asked for to which shortlists are proved; the rest is for what pairs left out cost. A choice."""
 SHARE_OF_COVERS = 0.1
@@ -185,7 +189,7 @@ class _LeastCost:
     def __init__(self, solver: ProgramSolver, layout: Layout, at_least: float = 0.0, most: float = math.inf) -> None:
         self.solver, self.layout = solver, layout
         budget = layout.problem.budget_usd_per_hour
-        self.most = most if budget is None else min(most, budget)
+        self.most = most if budget is None or layout.charges.any() else min(most, budget)
         self.values: FloatArray | None = None
         self.fleet: EvaluatedFleet | None = None
         self.bound, self.beyond = 0.0, 0.0
@@ -196,6 +200,11 @@ class _LeastCost:
     def gap(self) -> float:
         """Proved (cost - bound) / cost; infinite without a fleet."""
         return math.inf if self.fleet is None else _gap(self.fleet.value(Objective.MIN_COST), self.bound)
+
+    @property
+    def dearest(self) -> float:
+        """Fleets that cost more are not looked for, or the best is cheaper [USD/h]."""
+        return self.most if self.fleet is None else min(self.most, self.fleet.value(Objective.MIN_COST))
 
     @property
     def is_over(self) -> bool:
@@ -212,7 +221,8 @@ class _LeastCost:
         layout, solver = self.layout, self.solver
         if not solver.is_own or layout.charges.any():  # charges link all streams and periods
             check_size(layout)
-            self._solve_as_one()
+            is_mid_size = solver.is_own and layout.column.rates.size > RATES_OF_PARTS
+            (self._solve_plain if is_mid_size else self._solve_as_one)()
             return
         if not _is_large(layout):
             self._cover()
@@ -232,6 +242,38 @@ class _LeastCost:
                 self._add(fleet_by_period(layout, some, relaxed, self._solve_part, solver.relative_gap))
         if not self.is_over:
             self._solve_as_one()
+
+    def _solve_plain(self) -> None:
+        """Without charges, all units, then those of few marks (`planner.optimizer.marks`), cheapest first."""
+        layout, charge, fewest = self.layout, float(self.layout.charge.max()), fewest_marks(self.layout)
+        others = self._solve_among(np.ones(len(layout.pair_unit), dtype=bool), fewest * charge) + charge
+        sets = plain_sets(layout, self.dearest * (1.0 + FEASIBILITY_TOLERANCE)) if math.isfinite(others) else []
+        left = [bound for bound, _ in sets]
+        for place, (bound, marks) in enumerate(sets[:PLAIN_SETS]):
+            if bound < self.dearest * (1.0 - self.solver.relative_gap):
+                of_set = np.logical_not(layout.in_group[:, ~marks & (layout.charge > 0.0)].any(axis=1))
+                left[place] = self._solve_among(of_set[layout.pair_unit], charge * int(marks.sum()))
+        bound = min([others, *left])
+        is_found = self.fleet is not None and self.fleet.value(Objective.MIN_COST) <= self.most
+        is_too_dear = not is_found and bound >= self.most * (1.0 - self.solver.relative_gap)
+        self._add(bound=math.inf if is_too_dear else min(bound, self.dearest))
+
+    def _solve_among(self, pairs: BoolArray, charges: float) -> float:
+        """Add the cheapest fleet of some units, charges left out; what none costs less than, with so much on top.
+
+        Infinite where none is cheaper than the best so far.
+        """
+        layout = self.layout
+        own = _LeastCost(self.solver, layout.uncharged().select(pairs), most=self.dearest - charges)
+        own.run()
+        if own.fleet is not None and own.fleet.cost_usd_per_hour + charges <= self.dearest:
+            values = np.zeros(layout.columns)
+            mine = layout.columns_of(pairs)
+            mine[layout.column.groups[layout.charge > 0.0]] = False
+            values[mine] = own.values
+            layout.fill_in(values)
+            self._add(values)
+        return own.bound + charges
 
     def _cover(self) -> None:
         """Every stream by itself (`planner.optimizer.covering`)."""
@@ -291,7 +333,7 @@ class _LeastCost:
         answer = self.solver.run(
             build_program(layout.select(pairs), Objective.MIN_COST),
             start=None if self.values is None else self.values[mine],
-            cutoff=self.most * (1.0 + 2.0 * FEASIBILITY_TOLERANCE),
+            cutoff=self.dearest * (1.0 + 2.0 * FEASIBILITY_TOLERANCE),
             share_of_gap=SHARE_OF_SHORTLISTS if is_large else 1.0,
         )
         values = None

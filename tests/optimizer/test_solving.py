@@ -22,6 +22,7 @@ from planner.optimizer import (
     SolveStatus,
     highs,
     solve,
+    solving,
 )
 from planner.optimizer.as_pulp import to_pulp
 from planner.optimizer.evaluate_allocation import evaluate_fleet
@@ -278,9 +279,14 @@ def test_an_unlimited_budget_may_be_written_as_a_large_one():
     assert solve(problem([unit("a", 1.0, 0.3)], 2.0, budget_usd_per_hour=1e12), MIN_COST).units == {"a": (2,)}
 
 
+@pytest.mark.parametrize("rates_of_parts", [solving.RATES_OF_PARTS, 0])
 @pytest.mark.parametrize("objective", [MIN_COST, MAX_RATE])
-def test_each_mark_in_use_is_charged_once(objective):
-    """Against every set of marks by itself: the best of the units without others, worse by what the set costs."""
+def test_each_mark_in_use_is_charged_once(objective, rates_of_parts, monkeypatch):
+    """Against every set of marks by itself: the best of the units without others, worse by what the set costs.
+
+    Large problems are solved for sets of few marks only: theirs are fleets, with a bound that no fleet is better than.
+    """
+    monkeypatch.setattr(solving, "RATES_OF_PARTS", rates_of_parts)
     sign, charged = 1.0 if objective is MIN_COST else -1.0, 0
     for seed in range(12):
         stated = small_problem(3000 + seed, objective)
@@ -294,10 +300,14 @@ def test_each_mark_in_use_is_charged_once(objective):
                 found = value(stated.model_copy(update={"units": units}), objective)
                 best = min(best, sign * found + charge * len(used) if found or objective is MIN_COST else math.inf)
         answer = solve(stated.model_copy(update={"units": tuple(marked), "charge": charge}), objective)
-        assert answer.status in (*FOUND, SolveStatus.INFEASIBLE), seed
+        is_plain = answer.status is SolveStatus.WORK_LIMIT and not rates_of_parts
+        assert is_plain or answer.status in (*FOUND, SolveStatus.INFEASIBLE), seed
         if math.isfinite(best):
-            assert answer.objective == pytest.approx(sign * best, rel=1e-6), seed
-            charged += 1
+            assert answer.objective * sign >= best - 1e-6 * abs(best), seed
+            assert answer.objective * sign - answer.gap * abs(answer.objective) <= best + 1e-6 * abs(best), seed
+            is_best = answer.objective == pytest.approx(sign * best, rel=1e-6)
+            assert is_best or is_plain, seed
+            charged += is_best
     assert charged > 6
 
 

@@ -1,0 +1,96 @@
+"""Sets of marks that may make a fleet cheap where each mark in use is charged once.
+
+A program that weighs charges is slow to prove: its relaxation uses a part of every mark. Most fleets of few charges are
+plain, though: each slice is served by units of one set of marks (in two stages, by those of one set each). What the
+marks of a plain fleet cost is known well beforehand, since no fleet costs less than its requests by the unit that is
+cheapest for each, in any parts (the relaxation of a covering knapsack). All other fleets pay one charge more than the
+plainest.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+
+from planner.core import BoolArray, FloatArray
+from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout
+
+
+def plain_sets(layout: Layout, most_usd_per_hour: float) -> list[tuple[float, BoolArray]]:
+    """The sets of marks of plain fleets that may cost at most so much, charges included, cheapest first.
+
+    Args:
+        layout: of a problem of least cost with charges.
+        most_usd_per_hour: dearer fleets are not looked for.
+
+    Returns:
+        What no fleet of a set costs less than, with its charges [USD/h], and which groups it is, shape (g,).
+    """
+    charge, options = float(layout.charge.max()), [_options(layout, s) for s in _asked(layout)]
+    least = [min(usd.values(), default=math.inf) for usd in options]
+    sets = {0: 0.0}
+    for place, usd in enumerate(options):
+        known, later, sets = sets, math.fsum(least[place + 1 :]), {}
+        for (before, spent), (marks, more) in product(known.items(), usd.items()):
+            both, total = before | marks, spent + more
+            if total + later + charge * both.bit_count() <= most_usd_per_hour:
+                sets[both] = min(total, sets.get(both, math.inf))
+    bits = 1 << np.arange(len(layout.charge), dtype=object)
+    found = sorted((total + charge * marks.bit_count(), marks) for marks, total in sets.items())
+    return [(bound, np.array((bits & marks) > 0, dtype=bool)) for bound, marks in found]
+
+
+def fewest_marks(layout: Layout) -> int:
+    """Marks that every fleet has at least: those of one unit of a slice, and of each further one those new to it.
+
+    Args:
+        layout: of a problem with charges.
+
+    Returns:
+        Their number.
+    """
+    marks, fewest, seen = _marks(layout), 0, 0
+    for s in _asked(layout):
+        served = layout.pair_unit[(layout.pair_slice == s) & layout.served]
+        fewest += min(((marks[j] & ~seen).bit_count() for j in served.tolist()), default=0)
+        for j in layout.pair_unit[layout.pair_slice == s].tolist():
+            seen |= marks[j]
+    return fewest
+
+
+def _asked(layout: Layout) -> list[int]:
+    return np.flatnonzero(layout.mean_demand_per_s > 0.0).tolist()
+
+
+def _marks(layout: Layout) -> list[int]:
+    """Of each unit the groups that are charged, a bit for each."""
+    bits = 1 << np.arange(len(layout.charge), dtype=object)
+    return [int(bits[own].sum()) for own in layout.in_group & (layout.charge > 0.0)]
+
+
+def _options(layout: Layout, s: int) -> dict[int, float]:
+    """Marks of the units that may serve a slice, of one set in each stage, and its least cost by these [USD/h]."""
+    usd, marks = _usd_per_hour(layout), _marks(layout)
+    stages: dict[tuple[int, int], dict[int, float]] = {}
+    for pair in np.flatnonzero(layout.pair_slice == s).tolist():
+        j = int(layout.pair_unit[pair])
+        own = stages.setdefault((int(layout.stage[j]), int(layout.channel[j])), {})
+        own[marks[j]] = min(float(usd[pair]), own.get(marks[j], math.inf))
+    found = dict(stages.get((WHOLE, -1), {}))
+    for channel in range(len(layout.channels)):
+        both = (stages.get((stage, channel), {}).items() for stage in (FIRST, SECOND))
+        for (first, usd_first), (second, usd_second) in product(*both):
+            found[first | second] = min(usd_first + usd_second, found.get(first | second, math.inf))
+    return found
+
+
+def _usd_per_hour(layout: Layout) -> FloatArray:
+    """What each pair costs at least if it carries all of its slice, in any parts of a unit; shape (p,)."""
+    price = layout.cheapest(layout.purchase_usd_per_hour / layout.purchase_usable)
+    unit = (layout.usd_per_hour + layout.takes @ price)[layout.pair_unit]
+    rate, s = layout.tight_rates_per_s, layout.pair_slice
+    at_once = (layout.demand_per_s[s] / np.where(rate > 0.0, rate, np.inf)) @ layout.share
+    any_time = layout.mean_demand_per_s[s] / np.maximum(rate.max(axis=1), np.finfo(float).tiny)
+    return np.asarray(unit * np.where(layout.deferrable[s], any_time, at_once))
