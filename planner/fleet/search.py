@@ -79,9 +79,6 @@ PLACES = frozenset({PoolLimit.RUNNING_REQUESTS, PoolLimit.KV_CAPACITY})
 MOST_OTHER_SIZES = 12
 """Sizes that miss, between what missed before and what holds, after which no more are looked at, and as many below
 that. A choice that may pass over a cheaper fleet."""
-MOST_AS_CHEAP = 2
-"""Fleets of equal cost on the same GPUs, without the families of those before, that are looked at for a surer one. A
-choice."""
 MAX_ROUNDS = 30
 """Fleets simulated before the last one is shown as it stands, with what it misses. A choice that rarely matters."""
 
@@ -158,31 +155,29 @@ def _least_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet
 
 
 def _surest(search: FleetSearch, held: _Trial, simulate: bool) -> _Trial:
-    """The fleet most likely to hold of those that cost as much: this one, or of other families on its GPUs."""
-    sure, columns, used = _sureness(search, held), search.columns, set[tuple[str, str]]()
-    usd_per_hour, trial = held.fleet.allocation.cost_usd_per_hour * (1.0 + SAME_COST), held
-    skus = {pool.option.config.sku.id for _, pools in held.groups for pool in pools}
-    for _ in range(MOST_AS_CHEAP if search.request.objective is Objective.MIN_COST and search.slos else 0):
-        of = {name for _, pools in trial.groups for pool in pools for name in pool.columns}
-        used.update((column.service, column.family.name) for column in columns.all if column.name in of)
-        found = refined_allocation(
-            search,
-            Objective.MIN_COST,
-            lambda: [
-                column
-                for column in columns.all
-                if column.family.sku in skus and (column.service, column.family.name) not in used
-            ],
-            most_usd_per_hour=usd_per_hour,
-        )
-        is_found = found.status.has_allocation and found.cost_usd_per_hour <= usd_per_hour
-        other = _verified(search, found, False) if is_found else None
-        if other is None:
-            break
-        trial = other
-        if simulate and other.holds and _sureness(search, other) > sure:
-            other = _verified(search, found, True) or trial
-        if other.holds and (surer := _sureness(search, other)) > sure:
+    """The fleet most likely to hold of those that cost as much: this one, or one on its GPUs without a family of it."""
+    if search.request.objective is not Objective.MIN_COST or not search.slos:
+        return held
+    sure, columns = _sureness(search, held), search.columns
+    usd_per_hour = held.fleet.allocation.cost_usd_per_hour * (1.0 + SAME_COST)
+    of = {name for _, pools in held.groups for pool in pools for name in pool.columns}
+    used = [column for column in columns.all if column.name in of]
+    skus = {column.family.sku for column in used}
+    left_out = ("", "")
+
+    def others() -> list[Column]:
+        kept = (column for column in columns.all if (column.service, column.family.name) != left_out)
+        return [column for column in kept if column.family.sku in skus]
+
+    for family in dict.fromkeys((column.service, column.family.name) for column in used):
+        left_out = family
+        found = refined_allocation(search, Objective.MIN_COST, others, most_usd_per_hour=usd_per_hour)
+        if not found.status.has_allocation or found.cost_usd_per_hour > usd_per_hour:
+            continue
+        other = _verified(search, found, False)
+        if simulate and other is not None and other.holds and _sureness(search, other) > sure:
+            other = _verified(search, found, True)
+        if other is not None and other.holds and (surer := _sureness(search, other)) > sure:
             held, sure = other, surer
     return held
 
@@ -569,11 +564,12 @@ def _passed_over(search: FleetSearch, chosen: VerifiedFleet) -> str:
 
 def _better(search: FleetSearch, best: Allocation, chosen: Allocation) -> str:
     """GPUs of a fleet and what it costs or serves, where that is better than another."""
-    counts: dict[str, float] = {}
+    counts: dict[str, list[float]] = {}
     for column in search.chosen(best):
         for sku, gpus in column.gpus.items():
-            counts[sku] = counts.get(sku, 0.0) + gpus * max(best.units[column.name])
-    fleet = " + ".join(f"{count:,.0f} x {sku}" for sku, count in counts.items())
+            before = counts.get(sku, [0.0] * len(search.periods))
+            counts[sku] = [count + gpus * on for count, on in zip(before, best.units[column.name], strict=True)]
+    fleet = " + ".join(f"{max(count):,.0f} x {sku}" for sku, count in counts.items())
     if search.request.objective is Objective.MIN_COST:
         is_dearer = chosen.cost_usd_per_hour > best.cost_usd_per_hour * (1.0 + SAME_COST)
         return f"{fleet} for {best.cost_usd_per_hour:.2f} USD/hour" if is_dearer else ""

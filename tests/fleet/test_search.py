@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.fleet import plan
 from planner.scenario import load_scenario
 from planner.serving import Role
+from tests.builders import SMALL_CHAT
 
 QWEN = {
     "name": "pairs that survive a server",
@@ -38,3 +39,21 @@ def test_pairs_are_found_where_mixed_fleets_that_cost_as_much_miss() -> None:
     assert sum(found.gpus.values()) == 32
     assert {pool.role for one in found.deployments for pool in one.deployment.pools} == {Role.PREFILL, Role.DECODE}
     assert all(one.simulated.meets(one.slo) for one in found.deployments)
+
+
+def test_of_fleets_of_one_price_the_one_that_holds_with_the_greatest_probability_is_the_plan() -> None:
+    """Against each split alone: three replicas of four GPUs hold more often than six of two."""
+    setting = (
+        *SMALL_CHAT,
+        "search.skus=[h100-sxm]",
+        "workload.rate_per_s=18",
+        "simulation.requests=6000",
+    )
+    alone = [
+        plan(load_scenario("chat-llama-70b", [*setting, f"search.tp=[{tp}]"]), alternatives=False) for tp in (2, 4)
+    ]
+    found = plan(load_scenario("chat-llama-70b", [*setting, "search.tp=[2,4]"]), alternatives=False)
+    costs = [one.cost.usd_per_hour for one in (found, *alone) if one.cost is not None]
+    odds = [one.confidence.holds for one in (found, *alone) if one.confidence is not None]
+    assert costs[1] == costs[2] == costs[0]
+    assert abs(odds[1] - odds[2]) > 0.02 and odds[0] == max(odds[1:])
