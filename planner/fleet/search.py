@@ -155,15 +155,17 @@ def _least_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet
 
 
 def _surest(search: FleetSearch, held: _Trial, simulate: bool) -> _Trial:
-    """The fleet most likely to hold of those that cost as much: this one, or one on its GPUs without a family of it."""
+    """The fleet most likely to hold of those that cost as much: this one, or one on its GPUs without a family of it.
+
+    None that is less simple, or of which one replica reads or answers all where this one has more: its loss is an end.
+    """
     if search.request.objective is not Objective.MIN_COST or not search.slos:
         return held
     sure, columns = _sureness(search, held), search.columns
     usd_per_hour = held.fleet.allocation.cost_usd_per_hour * (1.0 + SAME_COST)
     of = {name for _, pools in held.groups for pool in pools for name in pool.columns}
     used = [column for column in columns.all if column.name in of]
-    skus = {column.family.sku for column in used}
-    left_out = ("", "")
+    skus, faults, left_out = {column.family.sku for column in used}, preference(used), ("", "")
 
     def others() -> list[Column]:
         kept = (column for column in columns.all if (column.service, column.family.name) != left_out)
@@ -172,14 +174,26 @@ def _surest(search: FleetSearch, held: _Trial, simulate: bool) -> _Trial:
     for family in dict.fromkeys((column.service, column.family.name) for column in used):
         left_out = family
         found = refined_allocation(search, Objective.MIN_COST, others, most_usd_per_hour=usd_per_hour)
-        if not found.status.has_allocation or found.cost_usd_per_hour > usd_per_hour:
+        is_found = found.status.has_allocation and found.cost_usd_per_hour <= usd_per_hour
+        if not is_found or preference(columns.chosen(found)) > faults:
             continue
         other = _verified(search, found, False)
+        if other is not None and _fewest_of_a_stage(other) < min(_fewest_of_a_stage(held), 2):
+            continue
         if simulate and other is not None and other.holds and _sureness(search, other) > sure:
             other = _verified(search, found, True)
         if other is not None and other.holds and (surer := _sureness(search, other)) > sure:
             held, sure = other, surer
     return held
+
+
+def _fewest_of_a_stage(trial: _Trial) -> int:
+    """Replicas that read the prompts of a service, or answer them, where these are fewest."""
+    able: Counter[tuple[str, Role]] = Counter()
+    for pool in (pool for _, pools in trial.groups for pool in pools):
+        for stage in (Role.PREFILL, Role.DECODE):
+            able[pool.service, stage] += pool.replicas * (pool.option.role in (Role.MIXED, stage))
+    return min(able.values(), default=0)
 
 
 def _sureness(search: FleetSearch, trial: _Trial) -> float:
