@@ -61,6 +61,7 @@ from planner.fleet.verification import (
     violated_metrics,
     with_run,
 )
+from planner.llm import Precision
 from planner.optimizer import Allocation, Objective, SolveStatus
 from planner.serving import PoolLimit, Role
 from planner.supply import FleetLimits, SiteSupply
@@ -155,7 +156,7 @@ def _least_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet
 
 
 def _surest(search: FleetSearch, held: _Trial, simulate: bool) -> _Trial:
-    """The fleet most likely to hold of those that cost as much: this one, or one on its GPUs without a family of it.
+    """The fleet most likely to hold of those that cost as much: this one, or one of its GPUs and formats, not families.
 
     None that is less simple, or of which one replica reads or answers all where this one has more: its loss is an end.
     """
@@ -165,11 +166,11 @@ def _surest(search: FleetSearch, held: _Trial, simulate: bool) -> _Trial:
     usd_per_hour = held.fleet.allocation.cost_usd_per_hour * (1.0 + SAME_COST)
     of = {name for _, pools in held.groups for pool in pools for name in pool.columns}
     used = [column for column in columns.all if column.name in of]
-    skus, faults, left_out = {column.family.sku for column in used}, preference(used), ("", "")
+    alike, faults, left_out = {_gpu_and_formats(column) for column in used}, preference(used), ("", "")
 
     def others() -> list[Column]:
         kept = (column for column in columns.all if (column.service, column.family.name) != left_out)
-        return [column for column in kept if column.family.sku in skus]
+        return [column for column in kept if _gpu_and_formats(column) in alike]
 
     for family in dict.fromkeys((column.service, column.family.name) for column in used):
         left_out = family
@@ -185,6 +186,10 @@ def _surest(search: FleetSearch, held: _Trial, simulate: bool) -> _Trial:
         if other is not None and other.holds and (surer := _sureness(search, other)) > sure:
             held, sure = other, surer
     return held
+
+
+def _gpu_and_formats(column: Column) -> tuple[str, Precision]:
+    return column.family.sku, column.family.members[0].config.precision
 
 
 def _fewest_of_a_stage(trial: _Trial) -> int:
