@@ -156,9 +156,9 @@ def _least_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet
 
 
 def _surest(search: FleetSearch, held: _Trial, simulate: bool) -> _Trial:
-    """The fleet most likely to hold of those that cost as much: this one, or one of its GPUs and formats, not families.
+    """The fleet most likely to hold of those of one price, GPUs and formats: this one, or one without a family of it.
 
-    None that is less simple, or of which one replica reads or answers all where this one has more: its loss is an end.
+    None that is less simple, or in which one replica reads or answers everything where this one has several.
     """
     if search.request.objective is not Objective.MIN_COST or not search.slos:
         return held
@@ -193,7 +193,7 @@ def _gpu_and_formats(column: Column) -> tuple[str, Precision]:
 
 
 def _fewest_of_a_stage(trial: _Trial) -> int:
-    """Replicas that read the prompts of a service, or answer them, where these are fewest."""
+    """Replicas that read the prompts of a service, or write its answers, whichever are fewest."""
     able: Counter[tuple[str, Role]] = Counter()
     for pool in (pool for _, pools in trial.groups for pool in pools):
         for stage in (Role.PREFILL, Role.DECODE):

@@ -17,8 +17,11 @@ import numpy as np
 from planner.core import BoolArray, FloatArray
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout
 
+MOST_SETS = 200
+"""Sets of marks that are kept from slice to slice, the cheapest. A choice that may pass over a cheaper fleet."""
 
-def plain_sets(layout: Layout, most_usd_per_hour: float) -> list[tuple[float, BoolArray]]:
+
+def plain_sets(layout: Layout, most_usd_per_hour: float) -> tuple[list[tuple[float, BoolArray]], float]:
     """The sets of marks of plain fleets that may cost at most so much, charges included, cheapest first.
 
     Args:
@@ -26,20 +29,25 @@ def plain_sets(layout: Layout, most_usd_per_hour: float) -> list[tuple[float, Bo
         most_usd_per_hour: dearer fleets are not looked for.
 
     Returns:
-        What no fleet of a set costs less than, with its charges [USD/h], and which groups it is, shape (g,).
+        What no fleet of a set costs less than, with its charges [USD/h], and which groups it is, shape (g,), at most
+        `MOST_SETS`; and what none of a set left out costs less than.
     """
     charge, options = float(layout.charge.max()), [_options(layout, s) for s in _asked(layout)]
     least = [min(usd.values(), default=math.inf) for usd in options]
-    sets = {0: 0.0}
+    sets, left_out = {0: 0.0}, math.inf
     for place, usd in enumerate(options):
-        known, later, sets = sets, math.fsum(least[place + 1 :]), {}
-        for (before, spent), (marks, more) in product(known.items(), usd.items()):
-            both, total = before | marks, spent + more
-            if total + later + charge * both.bit_count() <= most_usd_per_hour:
-                sets[both] = min(total, sets.get(both, math.inf))
+        later, total = math.fsum(least[place + 1 :]), dict[int, float]()
+        room = most_usd_per_hour - math.fsum(least) + least[place]
+        few = [(marks, more) for marks, more in usd.items() if more + charge * marks.bit_count() <= room]
+        for (before, spent), (marks, more) in product(sets.items(), few):
+            total[before | marks] = min(spent + more, total.get(before | marks, math.inf))
+        bounds = sorted((own + charge * marks.bit_count() + later, marks) for marks, own in total.items())
+        bounds = [each for each in bounds if each[0] <= most_usd_per_hour]
+        left_out = min([left_out, *(bound for bound, _ in bounds[MOST_SETS:])])
+        sets = {marks: total[marks] for _, marks in bounds[:MOST_SETS]}
     bits = 1 << np.arange(len(layout.charge), dtype=object)
-    found = sorted((total + charge * marks.bit_count(), marks) for marks, total in sets.items())
-    return [(bound, np.array((bits & marks) > 0, dtype=bool)) for bound, marks in found]
+    found = sorted((own + charge * marks.bit_count(), marks) for marks, own in sets.items())
+    return [(bound, np.array((bits & marks) > 0, dtype=bool)) for bound, marks in found], left_out
 
 
 def fewest_marks(layout: Layout) -> int:

@@ -247,13 +247,14 @@ class _LeastCost:
         """Without charges, all units, then those of few marks (`planner.optimizer.marks`), cheapest first."""
         layout, charge, fewest = self.layout, float(self.layout.charge.max()), fewest_marks(self.layout)
         others = self._solve_among(np.ones(len(layout.pair_unit), dtype=bool), fewest * charge) + charge
-        sets = plain_sets(layout, self.dearest * (1.0 + FEASIBILITY_TOLERANCE)) if math.isfinite(others) else []
+        dearest = self.dearest * (1.0 + FEASIBILITY_TOLERANCE) if math.isfinite(others) else 0.0
+        sets, left_out = plain_sets(layout, dearest)
         left = [bound for bound, _ in sets]
         for place, (bound, marks) in enumerate(sets[:PLAIN_SETS]):
             if bound < self.dearest * (1.0 - self.solver.relative_gap):
                 of_set = np.logical_not(layout.in_group[:, ~marks & (layout.charge > 0.0)].any(axis=1))
                 left[place] = self._solve_among(of_set[layout.pair_unit], charge * int(marks.sum()))
-        bound = min([others, *left])
+        bound = min([others, left_out, *left])
         is_found = self.fleet is not None and self.fleet.value(Objective.MIN_COST) <= self.most
         is_too_dear = not is_found and bound >= self.most * (1.0 - self.solver.relative_gap)
         self._add(bound=math.inf if is_too_dear else min(bound, self.dearest))
