@@ -232,7 +232,7 @@ def compare(
     price, source = _price(deployment, usd_per_gpu_hour, hardware)
     simulation = partial(simulate, seed=seed, requests=requests) if simulated else None
     run = _ComparisonRun(
-        deployment, workload, slo, simulation, tuple(rates), sustain, price, progress or (lambda stage: None)
+        deployment, workload, slo, simulation, requests, tuple(rates), sustain, price, progress or (lambda stage: None)
     )
     rows = tuple(run.row(system) for system in chosen)
     if requests is None:
@@ -284,6 +284,7 @@ class _ComparisonRun:
     workload: Workload
     slo: Slo | None
     simulation: Callable[..., Performance] | None
+    requests: int | None
     rates: tuple[float, ...]
     sustain: bool
     usd_per_gpu_hour: float | None
@@ -341,8 +342,12 @@ class _ComparisonRun:
         """The system, set up for a rate, at that rate: simulated with the same draws, or from theory."""
         self.progress(f"{system.name}: at {rate:.4g} requests/s")
         variant = system.variant(self.deployment, self.workload.at_rate(rate), self.slo)
-        answer = self.simulation or evaluate
-        return answer(variant.deployment, variant.workload)
+        if self.simulation is None:
+            return evaluate(variant.deployment, variant.workload)
+        arrivals, most = variant.workload.arrivals, self.requests
+        if isinstance(arrivals, RecordedArrivals):  # fewer are left of it at a lower rate
+            most = min(most or len(arrivals.times_s), len(arrivals.times_s))
+        return self.simulation(variant.deployment, variant.workload, requests=most)
 
     def _attainment(self, system: System, slo: Slo, rate: float) -> float:
         performance = self._at(system, rate)

@@ -258,3 +258,14 @@ def test_a_recording_is_played_whole_unless_told_otherwise() -> None:
         assert simulated is not None
         assert simulated.requests == alone.requests
         assert simulated.ttft.mean_s == alone.ttft.mean_s
+
+
+def test_the_largest_rate_of_a_recording_is_found_at_rates_with_fewer_requests_too() -> None:
+    """A recording at a lower rate is a part of its requests: as many as were asked for are not left of it."""
+    arrivals = RecordedArrivals(
+        times_s=tuple(0.05 * number for number in range(2000)), input_tokens=(100,) * 2000, output_tokens=(10,) * 2000
+    )
+    workload = Workload(arrivals=arrivals, classes=(RequestClass(lengths=TokenLengths.constant(100, 10)),))
+    found = compare(mixed(), workload, SLO, ("static",), requests=2000, sustain=True)
+    sustained = found.row("static").sustained_per_s
+    assert sustained is not None and sustained > 0.0
