@@ -230,7 +230,7 @@ def compare(
         if value is not None and value < least:
             raise InputError(name, value, f"must be >= {least}", "give a whole number in range")
     price, source = _price(deployment, usd_per_gpu_hour, hardware)
-    simulation = partial(simulate, seed=seed, requests=requests) if simulated else None
+    simulation = partial(simulate, seed=seed) if simulated else None
     run = _ComparisonRun(
         deployment, workload, slo, simulation, requests, tuple(rates), sustain, price, progress or (lambda stage: None)
     )
@@ -335,6 +335,7 @@ class _ComparisonRun:
         return self.simulation(
             variant.deployment,
             variant.workload,
+            requests=self.requests,
             progress=lambda share: progress(f"{system.name}: simulation, {share:.0%}"),
         )
 

@@ -162,7 +162,7 @@ def _surest(search: FleetSearch, held: _Trial, simulate: bool) -> _Trial:
     """
     if search.request.objective is not Objective.MIN_COST or not search.slos:
         return held
-    sure, columns = _sureness(search, held), search.columns
+    sure, columns = _counted(search, held.fleet.deployments, exact=True).confidence.holds, search.columns
     usd_per_hour = held.fleet.allocation.cost_usd_per_hour * (1.0 + SAME_COST)
     of = {name for _, pools in held.groups for pool in pools for name in pool.columns}
     used = [column for column in columns.all if column.name in of]
@@ -178,12 +178,14 @@ def _surest(search: FleetSearch, held: _Trial, simulate: bool) -> _Trial:
         is_found = found.status.has_allocation and found.cost_usd_per_hour <= usd_per_hour
         if not is_found or preference(columns.chosen(found)) > faults:
             continue
-        other = _verified(search, found, False)
-        if other is not None and _fewest_of_a_stage(other) < min(_fewest_of_a_stage(held), 2):
-            continue
-        if simulate and other is not None and other.holds and _sureness(search, other) > sure:
-            other = _verified(search, found, True)
-        if other is not None and other.holds and (surer := _sureness(search, other)) > sure:
+        for by_simulation in (False, True) if simulate else (False,):
+            trial = _verified(search, found, by_simulation)
+            if trial is None or not trial.holds or _fewest_of_a_stage(trial) < min(_fewest_of_a_stage(held), 2):
+                break
+            other, surer = trial, _counted(search, trial.fleet.deployments, exact=True).confidence.holds
+            if surer <= sure:
+                break
+        else:
             held, sure = other, surer
     return held
 
@@ -199,15 +201,6 @@ def _fewest_of_a_stage(trial: _Trial) -> int:
         for stage in (Role.PREFILL, Role.DECODE):
             able[pool.service, stage] += pool.replicas * (pool.option.role in (Role.MIXED, stage))
     return min(able.values(), default=0)
-
-
-def _sureness(search: FleetSearch, trial: _Trial) -> float:
-    """With which probability a fleet that was verified holds."""
-    deployments, request = trial.fleet.deployments, search.request
-    factors = rate_factors(deployments, search.slos)
-    return counted_draws(
-        deployments, search.slos, request, factors, exact=True, surfaces=search.surfaces
-    ).confidence.holds
 
 
 def _with_other_sizes(search: FleetSearch, missed: Sequence[_Trial], held: _Trial, simulate: bool) -> _Trial:
@@ -561,8 +554,13 @@ def counted_worlds(search: FleetSearch, deployments: Sequence[PlannedDeployment]
     """
     if not search.slos or (len(deployments) < 2 and optimistic_deviations(search.request.confidence) <= 0.0):
         return None
+    return _counted(search, deployments)
+
+
+def _counted(search: FleetSearch, deployments: Sequence[PlannedDeployment], *, exact: bool = False) -> Judgement:
+    """In how many worlds deployments hold, with what their simulations saw; `exact` as in `counted_draws`."""
     factors = rate_factors(deployments, search.slos)
-    return counted_draws(deployments, search.slos, search.request, factors, surfaces=search.surfaces)
+    return counted_draws(deployments, search.slos, search.request, factors, exact=exact, surfaces=search.surfaces)
 
 
 def _passed_over(search: FleetSearch, chosen: VerifiedFleet) -> str:

@@ -10,6 +10,7 @@ plainest.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -32,7 +33,8 @@ def plain_sets(layout: Layout, most_usd_per_hour: float) -> tuple[list[tuple[flo
         What no fleet of a set costs less than, with its charges [USD/h], and which groups it is, shape (g,), at most
         `MOST_SETS`; and what none of a set left out costs less than.
     """
-    charge, options = float(layout.charge.max()), [_options(layout, s) for s in _asked(layout)]
+    charge, usd_of, marks_of = float(layout.charge.max()), _usd_per_hour(layout), _marks(layout)
+    options = [_options(layout, s, usd_of, marks_of) for s in _asked(layout)]
     least = [min(usd.values(), default=math.inf) for usd in options]
     sets, left_out = {0: 0.0}, math.inf
     for place, usd in enumerate(options):
@@ -78,9 +80,8 @@ def _marks(layout: Layout) -> list[int]:
     return [int(bits[own].sum()) for own in layout.in_group & (layout.charge > 0.0)]
 
 
-def _options(layout: Layout, s: int) -> dict[int, float]:
+def _options(layout: Layout, s: int, usd: FloatArray, marks: Sequence[int]) -> dict[int, float]:
     """Marks of the units that may serve a slice, of one set in each stage, and its least cost by these [USD/h]."""
-    usd, marks = _usd_per_hour(layout), _marks(layout)
     stages: dict[tuple[int, int], dict[int, float]] = {}
     for pair in np.flatnonzero(layout.pair_slice == s).tolist():
         j = int(layout.pair_unit[pair])

@@ -199,19 +199,23 @@ class _LeastCost:
     @property
     def gap(self) -> float:
         """Proved (cost - bound) / cost; infinite without a fleet."""
-        return math.inf if self.fleet is None else _gap(self.fleet.value(Objective.MIN_COST), self.bound)
+        return math.inf if self.fleet is None else _gap(self.cost, self.bound)
+
+    @property
+    def cost(self) -> float:
+        """Of the fleet [USD/h], charges included; infinite without one."""
+        return math.inf if self.fleet is None else self.fleet.value(Objective.MIN_COST)
 
     @property
     def dearest(self) -> float:
         """Fleets that cost more are not looked for, or the best is cheaper [USD/h]."""
-        return self.most if self.fleet is None else min(self.most, self.fleet.value(Objective.MIN_COST))
+        return min(self.most, self.cost)
 
     @property
     def is_over(self) -> bool:
         """True if the fleet is within the gap asked for, or it is proved that there is none."""
-        cost = math.inf if self.fleet is None else self.fleet.value(Objective.MIN_COST)
         is_close = self.gap <= self.solver.relative_gap + FEASIBILITY_TOLERANCE
-        return math.isinf(self.bound) or is_close or cost - self.bound <= self.solver.absolute_gap
+        return math.isinf(self.bound) or is_close or self.cost - self.bound <= self.solver.absolute_gap
 
     def run(self) -> None:
         """Streams by themselves, then periods by themselves, then one program.
@@ -219,17 +223,16 @@ class _LeastCost:
         What one of them proves suffices; the fleet of one is where the next starts.
         """
         layout, solver = self.layout, self.solver
+        is_mid_size = layout.column.rates.size > RATES_OF_PARTS
         if not solver.is_own or layout.charges.any():  # charges link all streams and periods
             check_size(layout)
-            is_mid_size = solver.is_own and layout.column.rates.size > RATES_OF_PARTS
-            (self._solve_plain if is_mid_size else self._solve_as_one)()
+            (self._solve_plain if solver.is_own and is_mid_size else self._solve_as_one)()
             return
         if not _is_large(layout):
             self._cover()
         if self.is_over:
             return
         check_size(layout)
-        is_mid_size = layout.column.rates.size > RATES_OF_PARTS
         if layout.periods > 1 and not layout.are_periods_linked:
             parts = Day(layout, layout.demand_per_s).fleet(self._solve_part, solver.relative_gap)
             self._add(parts.values, parts.bound_usd_per_hour)
@@ -247,16 +250,17 @@ class _LeastCost:
         """Without charges, all units, then those of few marks (`planner.optimizer.marks`), cheapest first."""
         layout, charge, fewest = self.layout, float(self.layout.charge.max()), fewest_marks(self.layout)
         others = self._solve_among(np.ones(len(layout.pair_unit), dtype=bool), fewest * charge) + charge
-        dearest = self.dearest * (1.0 + FEASIBILITY_TOLERANCE) if math.isfinite(others) else 0.0
-        sets, left_out = plain_sets(layout, dearest)
+        if math.isinf(others):
+            self._add(bound=others)
+            return
+        sets, left_out = plain_sets(layout, self.dearest * (1.0 + FEASIBILITY_TOLERANCE))
         left = [bound for bound, _ in sets]
         for place, (bound, marks) in enumerate(sets[:PLAIN_SETS]):
             if bound < self.dearest * (1.0 - self.solver.relative_gap):
                 of_set = np.logical_not(layout.in_group[:, ~marks & (layout.charge > 0.0)].any(axis=1))
                 left[place] = self._solve_among(of_set[layout.pair_unit], charge * int(marks.sum()))
         bound = min([others, left_out, *left])
-        is_found = self.fleet is not None and self.fleet.value(Objective.MIN_COST) <= self.most
-        is_too_dear = not is_found and bound >= self.most * (1.0 - self.solver.relative_gap)
+        is_too_dear = self.cost > self.most and bound >= self.most * (1.0 - self.solver.relative_gap)
         self._add(bound=math.inf if is_too_dear else min(bound, self.dearest))
 
     def _solve_among(self, pairs: BoolArray, charges: float) -> float:
@@ -355,8 +359,7 @@ class _LeastCost:
         is_routed = _is_large(self.layout)  # spreading the load evenly takes a program for each period
         fleet = evaluate_fleet(Objective.MIN_COST, self.layout, values, is_routed=is_routed, may_miss=may_miss)
         is_kept = not may_miss or fleet.keeps_limits
-        cost = math.inf if self.fleet is None else self.fleet.value(Objective.MIN_COST)
-        if is_kept and fleet.value(Objective.MIN_COST) < cost:
+        if is_kept and fleet.value(Objective.MIN_COST) < self.cost:
             self.values, self.fleet = values, fleet
 
 
