@@ -28,6 +28,7 @@ from hardware_db.pricing import (
     select_price,
     sellers_in,
     stale_days,
+    user_area,
     usual_price,
 )
 from hardware_db.schema import (

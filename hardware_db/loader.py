@@ -232,7 +232,7 @@ def _read_engines(directory: Traversable) -> dict[str, EngineProfile]:
     return engines
 
 
-_LISTS = ("families", "kinds", "beside", "architectures")
+_LISTS = ("families", "kinds", "beside", "architectures", "countries")
 """Columns of tables that hold several entries, between semicolons."""
 
 

@@ -50,9 +50,34 @@ def area_called(db: HardwareDb, name: str) -> str | None:
     >>> [area_called(load_hardware(), name) for name in ("Europe", "north-america", "USA", "europe-west4")]
     ['europe', 'north america', 'us', None]
     """
-    plain = " ".join(name.lower().replace("-", " ").replace("_", " ").split())
-    area = OTHER_NAMES.get(plain, plain)
+    area = OTHER_NAMES.get(_plain(name), _plain(name))
     return area if area in area_names(db) else None
+
+
+def user_area(db: HardwareDb, name: str, field: str = "demand") -> str:
+    """The area of users of a name: its own, or that of a country in it.
+
+    Args:
+        db: with the areas.
+        name: however it is written.
+        field: that errors name.
+
+    Raises:
+        UnknownNameError: no area and no country is called so; with the nearest names.
+
+    >>> from hardware_db import load_hardware
+    >>> [user_area(load_hardware(), name) for name in ("us-east", "US_East", "DE", "Czechia")]
+    ['us-east', 'us-east', 'germany', 'europe']
+    """
+    areas = {word: area.name for area in db.areas for word in (area.name, *area.countries)}
+    called = {_plain(word): area for word, area in areas.items()}
+    if _plain(name) not in called:
+        raise UnknownNameError(field, name, areas)
+    return called[_plain(name)]
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.lower().replace("-", " ").replace("_", " ").split())
 
 
 def regions_in(db: HardwareDb, name: str) -> frozenset[tuple[str, str]]:

@@ -220,6 +220,7 @@ class UserArea(Frozen):
     stands_at: str = Field(description="region of the table of round trips")
     latitude: float = Field(ge=-90, le=90, description="of that region [degrees north]")
     longitude: float = Field(ge=-180, le=180, description="of that region [degrees east]")
+    countries: tuple[str, ...] = Field(default=(), description="in it, by code (ISO 3166) and by name")
 
 
 class RegionDistance(Frozen):

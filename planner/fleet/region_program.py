@@ -133,11 +133,11 @@ class Kept:
 
     Attributes:
         shares: by area, of its requests.
-        pools: that serve them, each with its class and the rate routed to it [1/s].
+        pools: that serve them, each with its class and the rate of every area routed to it [1/s].
     """
 
     shares: Mapping[str, float]
-    pools: tuple[tuple[DistanceClass, Pool, float], ...] = ()
+    pools: tuple[tuple[DistanceClass, Pool, Mapping[str, float]], ...] = ()
 
     @property
     def is_all(self) -> bool:
@@ -171,6 +171,23 @@ class World:
     def peak_per_s(self) -> float:
         """Of all areas together [1/s]."""
         return float(np.sum(list(self.rates_per_s.values()), axis=0).max())
+
+    def workload(self, rates_per_s: Mapping[str, float], of_per_s: float) -> Workload:
+        """The requests of some areas: as those of all are, or of areas with lengths of their own a class of each.
+
+        Args:
+            rates_per_s: of each area [1/s].
+            of_per_s: of which they are part [1/s].
+        """
+        arrivals, total_per_s = self.request.workload.open_arrivals, math.fsum(rates_per_s.values())
+        classes = self.request.workload.classes
+        if any(self.request.areas[area].lengths for area in rates_per_s):
+            known = {kind.name: kind for kind in classes}
+            classes = tuple(
+                known[area].model_copy(update={"share": rate / total_per_s}) for area, rate in rates_per_s.items()
+            )
+        part = arrivals.split(min(1.0, total_per_s / of_per_s))
+        return Workload(arrivals=part.at_rate(total_per_s), classes=classes)
 
     @cached_property
     def shared_targets(self) -> tuple[LatencyTarget, ...]:
@@ -239,9 +256,13 @@ class World:
         """
         if self.work_of_move == 0.0:
             return np.zeros(HOURS)
-        shares = {area: (rates / self.rates_per_s[area]).round(9) for area, rates in routed.items()}  # no solver's dust
-        come = [self.rates_per_s[area] * np.maximum(0.0, np.diff(own, prepend=own[-1])) for area, own in shares.items()]
-        return np.asarray(self.work_of_move / 3600.0 * np.sum(come, axis=0))
+        come = np.zeros(HOURS)
+        for area, rates in routed.items():
+            busy = np.flatnonzero(self.rates_per_s[area])
+            last = busy[np.searchsorted(busy, np.arange(HOURS), side="right") - 1]  # nobody moves while nobody asks
+            own = (rates[last] / self.rates_per_s[area][last]).round(9)  # no solver's dust
+            come += self.rates_per_s[area] * np.maximum(0.0, np.diff(own, prepend=own[-1]))
+        return self.work_of_move / 3600.0 * come
 
     @cached_property
     def distances(self) -> dict[Site, RegionDistance]:
@@ -323,6 +344,8 @@ class World:
     def _pools_for(self, slo: Slo) -> Iterator[Column]:
         """Of each SKU pools of the configuration that carries most per GPU, in powers of two up to the whole demand.
 
+        Their rates are of any area, or by area where these have lengths of their own.
+
         It is chosen at the size that carries an area of mean peak, by bounds, best first, until none can be better.
         """
         request, peak_per_s = self.request, self.peak_per_s
@@ -334,9 +357,16 @@ class World:
         )
         demand = demand_of(service, workload, slo, shift_of)
         capacity = capacity_of(demand)
+        peaks_per_s = {area: float(rates.max()) for area, rates in self.rates_per_s.items()}
+        each = {
+            area: capacity_of(demand_of(service, self.workload({area: peaks_per_s[area]}, peak_per_s), slo, shift_of))
+            for area, own in request.areas.items()
+            if own.lengths is not None
+        } or {"": capacity}
+        most_per_s = peak_per_s if "" in each else math.inf  # rates by area are compared with one another
         space = request.search.model_copy(update={"modes": (Mode.MIXED,)})
         found = find_families(with_rounded_bursts(demand), space, market.offers, self.hardware.engines).families
-        usual_per_s = float(np.mean([rates.max() for rates in self.rates_per_s.values()]))
+        usual_per_s = float(np.mean(list(peaks_per_s.values())))
         for sku in dict.fromkeys(family.sku for family in found):
             sized = []
             for family in (one for one in found if one.sku == sku):
@@ -354,13 +384,30 @@ class World:
             if best is None:
                 continue
             family, member = best
-            size, rate_per_s = 1, 0.0
-            while rate_per_s < peak_per_s and size <= MOST_REPLICAS:
-                rate_per_s = capacity.rate_per_s(member, size, peak_per_s)
-                if rate_per_s > 0.0:
-                    rates = {"": SliceRate(rate_per_s, is_exact=True)}
+            size, least_per_s = 1, 0.0
+            while least_per_s < peak_per_s and size <= MOST_REPLICAS:
+                rates_per_s = {area: own.rate_per_s(member, size, most_per_s) for area, own in each.items()}
+                least_per_s = min(rates_per_s.values())
+                rates = {area: SliceRate(rate, is_exact=True) for area, rate in rates_per_s.items() if rate > 0.0}
+                if rates:
                     yield Column(service.name, family, size, request.limits, member, rates)
                 size *= 2
+
+    def work(self, own: DistanceClass, rates_per_s: Mapping[str, float]) -> dict[str, float]:
+        """Work of a request of each area, over that of their mean: the fewer of them a pool carries, the more.
+
+        Args:
+            own: class of the pools.
+            rates_per_s: of each area [1/s].
+        """
+        rates = next(
+            column.rates
+            for column in reversed(self.pools(own))
+            if "" in column.rates or rates_per_s.keys() <= column.rates.keys()
+        )
+        each = {area: 1.0 / rates[area if area in rates else ""].rate_per_s for area in rates_per_s}
+        mean = float(np.average(list(each.values()), weights=list(rates_per_s.values())))
+        return {area: one / mean for area, one in each.items()}
 
     # The program
 
@@ -397,12 +444,15 @@ class World:
                     usd = place.supply.supply.cheapest[sku.id] * sum(column.gpus.values())
                     bare = unit_of(column, share, takes, profile.cold_start_s / 3600.0 * usd, not profile.autoscale)
                     name = f"{number} {'-'.join(map(str, own))} {bare.name}"
+                    rates_per_s = {area: bare.rates_per_s.get(area, bare.rates_per_s.get("", 0.0)) for area in served}
+                    if not any(rates_per_s.values()):
+                        continue
                     unit = bare.model_copy(
                         update={
                             "name": name,
-                            "rates_per_s": dict.fromkeys(served, bare.rates_per_s[""]),
+                            "rates_per_s": {area: rate for area, rate in rates_per_s.items() if rate > 0.0},
                             "takes": {f"{number} {resource}": count for resource, count in takes.items()},
-                            "usd_per_hour": bare.usd_per_hour + 3600.0 * place.out_usd * bare.rates_per_s[""],
+                            "usd_per_hour": bare.usd_per_hour + 3600.0 * place.out_usd * max(rates_per_s.values()),
                             "marks": (),
                         }
                     )
@@ -506,11 +556,9 @@ class World:
     def holds(self, kept: Kept) -> bool:
         """True if the pools that serve an hour hold every target of their class, simulated at what they are sent."""
         request = self.request
-        for own, pool, rate_per_s in kept.pools:
+        for own, pool, rates_per_s in kept.pools:
             self.progress("simulating the loss of a region")
-            arrivals = request.workload.open_arrivals
-            share = min(1.0, rate_per_s / self.peak_per_s)
-            workload = Workload(arrivals=arrivals.split(share).at_rate(rate_per_s), classes=request.workload.classes)
+            workload = self.workload(rates_per_s, self.peak_per_s)
             deployment, slo = Deployment(pools=(pool,)), self.slo_left(self.thresholds_s(own))
             requests = requests_to_simulate(request.simulated_requests, evaluate(deployment, workload))
             found = simulate(deployment, workload, seed=request.seed, requests=requests)
@@ -560,18 +608,22 @@ def _shares_of(answer: Allocation, demand: Mapping[str, float], areas: Collectio
 
 def _pools_of(
     answer: Allocation, units: Mapping[str, tuple[Unit, Place, DistanceClass, Column]]
-) -> tuple[tuple[DistanceClass, Pool, float], ...]:
-    """Class, pool and rate of what serves the only period: pools of one class, region and SKU are one."""
-    pools: dict[tuple[Site, DistanceClass, str], tuple[DistanceClass, Pool, float]] = {}
+) -> tuple[tuple[DistanceClass, Pool, Mapping[str, float]], ...]:
+    """Class, pool and rates of what serves the only period: pools of one class, region and SKU are one."""
+    pools: dict[tuple[Site, DistanceClass, str], tuple[DistanceClass, Pool, Mapping[str, float]]] = {}
     for name, (count, *_) in answer.units.items():
         _, place, own, column = units[name]
         assert column.member is not None  # as `pools` makes them
         key, routed = (place.site, own, column.family.sku), answer.routed_per_s.get(name, {})
-        rate_per_s = math.fsum(rate for (rate, *_) in routed.values())
+        rates_per_s = {area: rate for area, (rate, *_) in routed.items() if rate > 0.0}
         replicas = count * column.replicas
         if key in pools:
-            replicas, rate_per_s = replicas + pools[key][1].replicas, rate_per_s + pools[key][2]
-        pools[key] = (own, column.member.pool(replicas), rate_per_s)
+            _, pool, before = pools[key]
+            replicas += pool.replicas
+            rates_per_s = {
+                area: before.get(area, 0.0) + rates_per_s.get(area, 0.0) for area in {**before, **rates_per_s}
+            }
+        pools[key] = (own, column.member.pool(replicas), rates_per_s)
     return tuple(pools.values())
 
 

@@ -28,12 +28,12 @@ import numpy as np
 from hardware_db import HardwareDb, area_called, area_names
 from planner.core import FloatArray, InputError, Metric, UnknownNameError, UnsupportedFeatureError
 from planner.fleet.planning import hardware_for, plan
-from planner.fleet.region_program import Kept, Routes, World, uncovered
+from planner.fleet.region_program import DistanceClass, Kept, Routes, World, uncovered
 from planner.fleet.types import Plan, PlanRequest, Progress
 from planner.optimizer import Objective
 from planner.supply import FleetLimits, Site
 from planner.traffic import BYTES_PER_TOKEN, HOURS, DemandProfile
-from planner.workload import LatencyDistribution, LatencyTarget, RecordedArrivals, Workload
+from planner.workload import LatencyDistribution, LatencyTarget, RecordedArrivals
 
 LEAST_SHARE = 0.1
 """Of an area's requests, below which a region does not serve it where it can do without. A choice: simpler routes."""
@@ -381,13 +381,13 @@ def _simpler(world: World, joint: Routes) -> Routes:
 def _fleets(world: World, routes: Routes, simulate: bool) -> tuple[RegionFleet, ...]:
     """Every region of some routes planned by itself."""
     fleets = []
-    for (site, _), by_area in sorted(routes.rates_per_s.items(), key=lambda each: (each[0][0].name, each[0][1])):
+    for (site, own), by_area in sorted(routes.rates_per_s.items(), key=lambda each: (each[0][0].name, each[0][1])):
         shares = {
             area: tuple(np.divide(routed, world.rates_per_s[area], where=routed > 0.0, out=np.zeros(HOURS)).tolist())
             for area, routed in by_area.items()
         }
         world.progress(f"planning {site.name}")
-        asked = _request_for(world, site, by_area)
+        asked = _request_for(world, site, own, by_area)
         found = plan(asked, world.hardware, world.progress, simulate=simulate, alternatives=False)
         served_per_s, moved_per_s = np.sum(list(by_area.values()), axis=0), world.moved_per_s(by_area)
         fleet = RegionFleet(
@@ -407,19 +407,21 @@ def _power_kw(fleet: RegionFleet, hardware: HardwareDb) -> float | None:
     return fleet.plan.request.limits.pue * math.fsum(watts) / 1000.0 if len(watts) == len(held) else None
 
 
-def _request_for(world: World, site: Site, by_area: Mapping[str, FloatArray]) -> PlanRequest:
-    """What a region is asked for: its traffic by hour, and targets less the way of the furthest area."""
-    request = world.request
-    hourly = np.sum(list(by_area.values()), axis=0) + world.moved_per_s(by_area)
+def _request_for(world: World, site: Site, own: DistanceClass, by_area: Mapping[str, FloatArray]) -> PlanRequest:
+    """What a region is asked for: its traffic by hour, and targets less the way of the furthest area.
+
+    A request of an area counts by its work, so that hours of longer requests are those of more of them.
+    """
+    request, means_per_s = world.request, {area: float(rates.mean()) for area, rates in by_area.items()}
+    work = world.work(own, means_per_s)
+    hourly = np.sum([work[area] * rates for area, rates in by_area.items()], axis=0) + world.moved_per_s(by_area)
     mean_per_s = float(hourly.mean())
     delays_s = np.max([world.delays_s(area, world.distances[site]) for area in by_area], axis=0)
     slo = world.slo_left(delays_s.tolist())
     assert slo is not None  # the program routes nothing further than the targets
-    arrivals = request.workload.open_arrivals
-    share = min(1.0, mean_per_s / float(np.sum(list(world.rates_per_s.values()), axis=0).mean()))
-    workload = Workload(
-        arrivals=arrivals.split(share).at_rate(mean_per_s / request.growth), classes=request.workload.classes
-    )
+    of_all_per_s = float(np.sum(list(world.rates_per_s.values()), axis=0).mean())
+    workload = world.workload(means_per_s, of_all_per_s)
+    workload = workload.at_rate(mean_per_s / request.growth)
     given = request.profile or DemandProfile(factors=(1.0,))
     profile = given.model_copy(
         update={
@@ -446,7 +448,7 @@ def _latencies(world: World, fleets: Sequence[RegionFleet]) -> Iterator[UserLate
             rates = world.rates_per_s[area]
             time = world.time_to(area, world.distances[fleet.site])
             for target in world.shared_targets:
-                pool = fleet.plan.latency(target.metric, simulated=fleet.plan.simulated)
+                pool = _latency_of(fleet.plan, area, target.metric)
                 pool_s = pool.quantile_s(target.percentile)
                 at_user_s = LatencyDistribution.independent_sum(pool, time).quantile_s(target.percentile)
                 yield UserLatency(
@@ -457,6 +459,15 @@ def _latencies(world: World, fleets: Sequence[RegionFleet]) -> Iterator[UserLate
                     network_s=at_user_s - pool_s,
                     pool_s=pool_s,
                 )
+
+
+def _latency_of(found: Plan, area: str, metric: Metric) -> LatencyDistribution:
+    """Of the requests of an area in a region; of all there where those of areas are alike or the area is alone."""
+    answers = (one.simulated if found.simulated else one.predicted for one in found.deployments)
+    own = [kind for answer in answers for kind in answer.classes if kind.name == area]
+    if not own:
+        return found.latency(metric, simulated=found.simulated)
+    return LatencyDistribution.mixture([(getattr(kind, metric.value), kind.rate_per_s) for kind in own])
 
 
 def _losses(world: World, fleets: Sequence[RegionFleet], joint: Routes, simulate_it: bool) -> Iterator[RegionLoss]:

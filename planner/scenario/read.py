@@ -13,19 +13,19 @@ from dataclasses import replace
 from datetime import date
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from hardware_db import OwnHardware, load_hardware, select_price
+from hardware_db import OwnHardware, load_hardware, select_price, user_area
 from planner.core import (
     CALIBRATION,
     PLAN,
     SCENARIO,
     VERSION_KEY,
     InputError,
-    UnknownNameError,
     from_validation_error,
     typed_gpus,
 )
@@ -53,6 +53,7 @@ from planner.scenario.files import (
     with_overrides,
 )
 from planner.scenario.llm_catalogue import formats_with
+from planner.scenario.snippets import cells_snippet
 from planner.scenario.types import (
     NARROWER,
     CellLengths,
@@ -62,6 +63,7 @@ from planner.scenario.types import (
     Lengths,
     ScaledLengths,
     Scenario,
+    ScenarioArea,
     ScenarioCascade,
     ScenarioClass,
     ScenarioImages,
@@ -88,6 +90,7 @@ from planner.traffic import (
     profile_from_trace,
     read_history,
     read_trace,
+    recorded_in,
     utc_factors,
 )
 from planner.workload import MAX_TOKENS, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
@@ -297,7 +300,12 @@ def scenario_of_region(written: Mapping[str, Any], fleet: RegionFleet) -> dict[s
     if isinstance(scv, str):
         workload.setdefault("drift", scv)
     place = {"provider": fleet.site.provider, "region": fleet.site.region}
-    content = {name: value for name, value in written.items() if name != "demand"}
+    if not any(workload.get(name) for name in _LENGTHS):
+        workload["classes"] = [
+            {"name": kind.name, "share": kind.share, "lengths": cells_snippet(kind.lengths)}
+            for kind in request.workload.classes
+        ]
+    content = {name: value for name, value in written.items() if name not in ("demand", "profile")}
     content |= {
         "name": request.name,
         "workload": workload,
@@ -379,6 +387,11 @@ def plan_document_at(subject: str | Path) -> dict[str, Any] | None:
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
+OF_ALL = ("prefixes", "prefix_hit_rate", "prefix_reuse", "images")
+"""Fields of a workload that are of all its requests."""
+_LENGTHS = ("lengths", "classes", "sessions", "replay")
+"""Fields of a workload of which one says how long requests are."""
+NO_AREAS: Mapping[str, AreaDemand] = MappingProxyType({})
 _AS_WRITTEN = (
     *("name", "max_request_tokens", "search", "limits", "objective", "split", "by_class", "growth"),
     *("confidence", "measured_steps"),
@@ -395,16 +408,12 @@ def build_request(scenario: Scenario, folder: Path | None) -> PlanRequest:
         bound, fix = "is a program that the web app does not run", f"use {OWN_SOLVER}, or plan on the command line"
         raise InputError("search.solver", scenario.search.solver, bound, fix)
     llm = _llm(scenario.llm, folder)
-    areas, is_weighted = _areas(scenario, folder), any(area.weight for area in scenario.demand.values())
-    stated = scenario.workload
-    if areas and stated.rate_per_s is None and not is_weighted:
-        stated = stated.model_copy(update={"rate_per_s": math.fsum(area.rate_per_s for area in areas.values())})
-    workload = _workload(stated, folder, llm)
-    if is_weighted:
-        rate_per_s = workload.open_arrivals.rate_per_s
-        areas = {
-            name: area.model_copy(update={"rate_per_s": area.rate_per_s * rate_per_s}) for name, area in areas.items()
-        }
+    areas, stated = _areas(scenario, folder)
+    workload = _workload(stated, folder, llm, areas)
+    areas = {
+        name: area.model_copy(update={"rate_per_s": area.rate_per_s * workload.open_arrivals.rate_per_s})
+        for name, area in areas.items()
+    }
     return PlanRequest(
         **{name: getattr(scenario, name) for name in _AS_WRITTEN},
         llm=llm,
@@ -426,7 +435,7 @@ def build_request(scenario: Scenario, folder: Path | None) -> PlanRequest:
             )
             for index, item in enumerate(scenario.offline)
         ),
-        users=scenario.workload.users,
+        users=stated.users,
         forecast=_forecast(scenario.forecast, folder),
         own_hardware=_own_hardware(scenario, folder),
     )
@@ -506,35 +515,89 @@ def _profile(
         return measured.model_copy(update={"cold_start_s": profile.cold_start_s, "autoscale": profile.autoscale})
 
 
-def _areas(scenario: Scenario, folder: Path | None) -> dict[str, AreaDemand]:
-    """Demand by area; of areas with weights their shares in place of rates. Raises InputError."""
+AMOUNTS = ("rate_per_s", "users", "weight", "trace")
+"""Fields of which one says how much an area asks for."""
+
+
+def _areas(scenario: Scenario, folder: Path | None) -> tuple[dict[str, AreaDemand], ScenarioWorkload]:
+    """Demand by area, in place of rates shares of that of all, and the workload with what the areas sum to.
+
+    Raises InputError.
+    """
+    workload = scenario.workload
     if not scenario.demand:
-        return {}
-    if scenario.profile is not None:
-        raise InputError("profile", "given", "stands beside demand", "say it of each area: demand.us-east.hours")
-    names = [area.name for area in load_hardware().areas]
-    stated: set[str] = set()
-    for name, area in scenario.demand.items():
-        if name not in names:
-            raise UnknownNameError("demand", name, names)
-        given = [field for field in ("rate_per_s", "weight") if getattr(area, field) is not None]
-        stated.update(given)
-        if len(given) != 1 or len(stated) != 1:
-            bound = "needs either rate_per_s or weight, the same of all areas"
-            raise InputError(f"demand.{name}", given or "{}", bound, "write {rate_per_s: 10} for each")
-    if stated == {"rate_per_s"} and scenario.workload.rate_per_s is not None:
-        bound = "states the traffic a second time, beside the rates of demand"
-        raise InputError("workload.rate_per_s", scenario.workload.rate_per_s, bound, "leave it out, or give weights")
-    total = math.fsum(area.weight or 0.0 for area in scenario.demand.values()) or 1.0
-    found = {}
-    for name, area in scenario.demand.items():
-        hours = _profile(area.hours, folder, f"demand.{name}.hours")
+        return {}, workload
+    amount, named = _named_areas(scenario.demand)
+    day = _profile(scenario.profile, folder)
+    hours = {name: _profile(area.hours, folder, f"demand.{name}.hours") or day for name, area in named.items()}
+    recorded = _recorded(named, hours, folder) if amount == "trace" else {}
+    rates = {name: recorded[name].rate_per_s if recorded else getattr(area, amount) for name, area in named.items()}
+    total, found = math.fsum(rates.values()), dict[str, AreaDemand]()
+    has_lengths = any(getattr(workload, field) for field in _LENGTHS)
+    for name, area in named.items():
         with naming_field(f"demand.{name}"):
             found[name] = AreaDemand(
-                rate_per_s=area.rate_per_s or (area.weight or 0.0) / total,
-                hours=hours,
+                rate_per_s=rates[name] / total,
+                hours=recorded[name].hours if recorded else hours[name],
+                lengths=recorded[name].lengths if recorded and not has_lengths else None,
                 **area.model_dump(include=set(AreaTerms.model_fields)),
             )
+    if amount == "weight":
+        return found, workload
+    for field in ("rate_per_s", *RATE_FIELDS):
+        if (given := getattr(workload, field)) is not None:
+            bound = f"states the traffic a second time, beside demand by {amount}"
+            raise InputError(f"workload.{field}", given, bound, "leave it out, or give weights")
+    return found, workload.model_copy(update={"users" if amount == "users" else "rate_per_s": total})
+
+
+def _named_areas(demand: Mapping[str, ScenarioArea]) -> tuple[str, dict[str, ScenarioArea]]:
+    """Which of `AMOUNTS` all areas state, and the areas by their own names. Raises InputError."""
+    hardware, named, stated = load_hardware(), dict[str, ScenarioArea](), set[str]()
+    for name, area in demand.items():
+        given = [field for field in AMOUNTS if getattr(area, field) is not None]
+        stated.update(given)
+        if len(given) != 1 or len(stated) != 1:
+            bound = f"needs one of {', '.join(AMOUNTS)}, the same of all areas"
+            raise InputError(f"demand.{name}", given or "{}", bound, "write {rate_per_s: 10} for each")
+        key = user_area(hardware, name)
+        named[key] = _together(name, named[key], area, given[0]) if key in named else area
+    return stated.pop(), named
+
+
+def _together(name: str, one: ScenarioArea, other: ScenarioArea, amount: str) -> ScenarioArea:
+    """Two countries of one area, by their sum. Raises InputError where they differ in anything else."""
+    both = one if amount == "trace" else one.model_copy(update={amount: getattr(one, amount) + getattr(other, amount)})
+    if both != other.model_copy(update={amount: getattr(both, amount)}):
+        bound = "is in the area of another of demand, of which it says something else"
+        raise InputError(f"demand.{name}", other.model_dump(exclude_defaults=True), bound, "say the same of both")
+    return both
+
+
+def _recorded(
+    named: Mapping[str, ScenarioArea],
+    hours: Mapping[str, DemandProfile | None],
+    folder: Path | None,
+) -> dict[str, AreaDemand]:
+    """Rate, day and lengths of every area by the rows of its trace. Raises InputError, also for rows of no area."""
+    hardware, found = load_hardware(), dict[str, AreaDemand]()
+    offsets = {area.name: area.utc_offset_hours for area in hardware.areas}
+    for file in dict.fromkeys(str(area.trace) for area in named.values()):
+        own = [name for name, area in named.items() if area.trace == file]
+        with naming_field(f"demand.{own[0]}.trace"):
+            trace = read_trace(path_in(folder, file))
+            if trace.areas is None:
+                bound = "has no column that says where its users are"
+                raise InputError("area", file, bound, "add a column area, such as us-east, japan or DE")
+            areas = {word: user_area(hardware, word, "area") for word in set(trace.areas.tolist())}
+            if set(areas.values()) != set(own):
+                bound = f"has rows of {', '.join(sorted(set(areas.values())))}, demand has {', '.join(own)} of it"
+                raise InputError(
+                    "area", file, bound, f"write demand: {{{own[0]}: {{trace: FILE}}}} for each area of it"
+                )
+            for name in own:
+                words = [word for word, area in areas.items() if area == name]
+                found[name] = recorded_in(trace, words, offsets[name], hours[name])
     return found
 
 
@@ -592,8 +655,13 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _workload(workload: ScenarioWorkload, folder: Path | None, llm: LlmSpec) -> Workload:
-    """Lengths are those of the text; the images of a request add their tokens for the model it goes to."""
+def _workload(
+    workload: ScenarioWorkload, folder: Path | None, llm: LlmSpec, areas: Mapping[str, AreaDemand] = NO_AREAS
+) -> Workload:
+    """Lengths are those of the text; the images of a request add their tokens for the model it goes to.
+
+    Without any, those of areas count, of which each is a class.
+    """
     if workload.replay is not None:
         return _replay_workload(workload, folder)
     sessions = None
@@ -606,6 +674,11 @@ def _workload(workload: ScenarioWorkload, folder: Path | None, llm: LlmSpec) -> 
     arrivals = arrivals_of(workload)
     if sessions is not None:
         return Workload(arrivals=arrivals, classes=(RequestClass.of_sessions(sessions),))
+    by_area = [(name, area, area.lengths) for name, area in areas.items() if area.lengths is not None]
+    if by_area and workload.lengths is None and not workload.classes:
+        refuse_beside("lengths by area", workload, OF_ALL, "give workload.lengths")
+        kinds = (RequestClass(name=name, share=area.rate_per_s, lengths=own) for name, area, own in by_area)
+        return Workload(arrivals=arrivals, classes=tuple(kinds))
     if (workload.lengths is None) == (not workload.classes):
         given = "both" if workload.classes else "neither"
         raise InputError("workload", given, "needs either lengths or classes", "give exactly one of them")
@@ -615,8 +688,7 @@ def _workload(workload: ScenarioWorkload, folder: Path | None, llm: LlmSpec) -> 
         with naming_field("workload"):
             own = _one_class(workload, lengths)
         return Workload(arrivals=arrivals, classes=(own,))
-    of_all = ("prefixes", "prefix_hit_rate", "prefix_reuse", "images")
-    refuse_beside("workload.classes", workload, of_all, "say it of each class")
+    refuse_beside("workload.classes", workload, OF_ALL, "say it of each class")
     classes = tuple(
         RequestClass(
             name=item.name,

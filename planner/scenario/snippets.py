@@ -7,6 +7,8 @@ changes of the scenario that it was planned from.
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -58,7 +60,7 @@ def trace_snippet(recognised: RecognisedTrace, rate_per_s: float | None = None, 
         workload["rate_per_s"] = _rounded(rate_per_s)
     else:
         workload |= arrivals_snippet(recognised.trace, rate_per_s)
-    workload |= {"lengths": _cells_snippet(recognised.trace.lengths(cells))}
+    workload |= {"lengths": cells_snippet(recognised.trace.lengths(cells))}
     return {"workload": workload | _prefix_snippet(recognised)}
 
 
@@ -91,7 +93,7 @@ def replay_snippet(recognised: RecognisedTrace, file: str, rate_per_s: float | N
 
 
 def trace_csv(trace: Trace) -> str:
-    """A trace as `planner.traffic.read_trace` reads it.
+    """A trace as `planner.traffic.read_trace` reads it, its times from the midnight before it.
 
     >>> print(trace_csv(Trace.from_arrays([0, 1.5], [100, 200], [10, 20])))
     arrival_s,input_tokens,output_tokens
@@ -99,9 +101,13 @@ def trace_csv(trace: Trace) -> str:
     1.5,200,20
     <BLANKLINE>
     """
-    rows = zip(trace.arrival_s.tolist(), trace.input_tokens.tolist(), trace.output_tokens.tolist(), strict=True)
-    lines = (f"{time:.12g},{inputs},{outputs}\n" for time, inputs, outputs in rows)
-    return "arrival_s,input_tokens,output_tokens\n" + "".join(lines)
+    times = [f"{time_s:.12g}" for time_s in (trace.arrival_s + 3600.0 * trace.starts_at_hours).tolist()]
+    columns = {"arrival_s": times, "input_tokens": trace.input_tokens, "output_tokens": trace.output_tokens}
+    if trace.areas is not None:
+        columns["area"] = trace.areas
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([list(columns), *zip(*columns.values(), strict=True)])
+    return text.getvalue()
 
 
 def metrics_snippet(
@@ -129,7 +135,7 @@ def metrics_snippet(
     else:
         rate_per_s = _rate(metrics, rate)
     drift = _drift_snippet(metrics.drift) if rate == MEAN and not snippet else {}
-    lengths = _cells_snippet(metrics.lengths)
+    lengths = cells_snippet(metrics.lengths)
     return {"workload": {"rate_per_s": _rounded(rate_per_s), "scv": 1.0, **drift, "lengths": lengths}} | snippet
 
 
@@ -245,7 +251,8 @@ def _prefix_snippet(recognised: RecognisedTrace) -> Snippet:
     return {}
 
 
-def _cells_snippet(lengths: TokenLengths) -> Snippet:
+def cells_snippet(lengths: TokenLengths) -> Snippet:
+    """Lengths as a scenario writes them, cell by cell."""
     weights = [_rounded(weight) for weight in lengths.weights]
     cells = zip(lengths.input_tokens, lengths.output_tokens, weights, strict=True)
     return {"cells": [list(cell) for cell in cells], "source": one_line(lengths.source)[:200]}

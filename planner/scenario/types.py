@@ -556,10 +556,18 @@ class ScenarioArea(AreaTerms):
     """Demand of the users of one area; see `planner.traffic.AreaDemand`."""
 
     rate_per_s: float | None = Field(default=None, gt=0, description="mean arrivals of a day [1/s]")
-    weight: float | None = Field(
-        default=None, gt=0, description="instead: share of the rate of workload, in any unit (users, say)"
+    users: float | None = Field(
+        default=None, gt=0, description="instead: people, each with what workload says that a user does"
     )
-    hours: Profile | None = Field(default=None, description="factors by hour of the area's own clock; default: even")
+    weight: float | None = Field(default=None, gt=0, description="instead: share of the rate of workload, in any unit")
+    trace: str | None = Field(
+        default=None,
+        min_length=1,
+        description="instead: CSV of requests with a column area, whose rows of this one say rate, day and lengths",
+    )
+    hours: Profile | None = Field(
+        default=None, description="factors by hour of the area's own clock; default: profile, else of trace, else even"
+    )
 
 
 class ScenarioSimulation(Frozen):
@@ -612,9 +620,12 @@ class Scenario(Frozen):
     services: tuple[ScenarioService, ...] = Field(default=(), description="other models in the same fleet")
     split: LengthSplit | None = Field(default=None, description="lengths at which traffic may go different ways")
     by_class: bool = Field(default=False, description="every request class may go to pools of its own")
-    profile: Profile | None = Field(default=None, description="how the demand moves over the day or week")
+    profile: Profile | None = Field(
+        default=None, description="how the demand moves over the day or week; of areas of demand by clocks of their own"
+    )
     demand: dict[str, ScenarioArea] = Field(
-        default_factory=dict, description="by area of users, what they ask for: plans where to stand in the world"
+        default_factory=dict,
+        description="by area of users or country, what they ask for: plans where to stand in the world",
     )
     cascade: ScenarioCascade | None = Field(default=None, description="a small model that answers some requests")
     offline: tuple[ScenarioOffline, ...] = Field(default=(), description="work that may wait")

@@ -5,7 +5,7 @@ is packaged (`load_lengths`, `profiles`) into the types of `planner.workload`. K
 """
 
 from planner.traffic import profiles, prometheus_series, readers, requests, trace
-from planner.traffic.areas import BYTES_PER_TOKEN, HOURS, AreaDemand, AreaTerms, network_time, utc_factors
+from planner.traffic.areas import BYTES_PER_TOKEN, HOURS, AreaDemand, AreaTerms, network_time, recorded_in, utc_factors
 from planner.traffic.compression import MIN_CELLS
 from planner.traffic.demand_curve import DemandCurve, curve_of_profile, curve_of_trace
 from planner.traffic.engine_starts import ColdStart, cold_start_of

@@ -17,14 +17,17 @@ of users differ, so a scenario sets the mean (`AreaDemand.access_ms`).
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from planner.core import Frozen, InputError
+from planner.traffic.profiles import measured_from_trace
 from planner.traffic.services import DemandProfile
-from planner.workload import LatencyDistribution
+from planner.traffic.trace import Trace
+from planner.workload import LatencyDistribution, TokenLengths
 
 HOURS = 24
 """Of a day."""
@@ -61,10 +64,12 @@ class AreaDemand(AreaTerms):
     Attributes:
         rate_per_s: mean over the day [1/s].
         hours: factors by hour of the area's own clock, beginning at midnight; None: even over the day.
+        lengths: of its requests, which then are a class of the workload; None: as all of the workload.
     """
 
     rate_per_s: float = Field(gt=0)
     hours: DemandProfile | None = None
+    lengths: TokenLengths | None = None
 
     @model_validator(mode="after")
     def _hours_of_a_day(self) -> Self:
@@ -73,6 +78,37 @@ class AreaDemand(AreaTerms):
             fix = "name a profile of a day, such as azure-2024-conv-day"
             raise InputError("hours", given, f"needs {HOURS} factors, one for each hour of the day", fix)
         return self
+
+
+def recorded_in(
+    trace: Trace, names: Collection[str], utc_offset_hours: float, hours: DemandProfile | None = None
+) -> AreaDemand:
+    """Rate, day and lengths of the requests of one area in a recording that says where users are.
+
+    Args:
+        trace: of all areas; the time of day at which it starts is taken as that of UTC.
+        names: of the area in it, of at least one request.
+        utc_offset_hours: what the clock of the area is ahead by [h].
+        hours: by hour of that clock, where they are known otherwise; None: as recorded.
+
+    Raises:
+        InputError: some hour of the day that is asked for was not recorded in whole.
+
+    >>> hourly = Trace.from_arrays(range(0, 86_400, 600), [1] * 144, [1] * 144)  # six an hour
+    >>> from dataclasses import replace
+    >>> hourly = replace(hourly, areas=np.repeat(["JP", "us-west"], 72))
+    >>> half = recorded_in(hourly, ["JP"], 9.0)  # from 9:00 to 21:00 there
+    >>> round(half.rate_per_s * 3600, 6), half.hours.factors[8:10], half.hours.factors[20:22]
+    (3.0, (0.0, 2.0), (2.0, 0.0))
+    """
+    rows = np.isin(np.asarray(trace.areas), list(names))
+    rate_per_s = trace.rate_per_s * float(rows.mean())
+    if hours is None:
+        starts_at_hours = (trace.starts_at_hours + utc_offset_hours) % HOURS
+        found = measured_from_trace(trace, starts_at_hours=starts_at_hours, rows=rows)
+        rate_per_s, hours = found.mean_per_s, found.profile
+    own = Trace.from_arrays(trace.arrival_s[rows], trace.input_tokens[rows], trace.output_tokens[rows], trace.source)
+    return AreaDemand(rate_per_s=rate_per_s, hours=hours, lengths=own.lengths())
 
 
 def utc_factors(hours: DemandProfile | None, utc_offset_hours: float) -> tuple[float, ...]:

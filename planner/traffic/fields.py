@@ -43,6 +43,8 @@ CACHED_NAMES = (
 )
 """Names of the input tokens that a prefix cache held, written likewise."""
 STATUS_NAMES = ("status", "statuscode", "httpstatus", "level")
+AREA_NAMES = ("area", "userarea", "clientarea", "region", "userregion", "clientregion", "country", "usercountry")
+"""Names of where the user is, written likewise."""
 MAX_NESTING = 5
 """Objects inside objects that are searched: response.body.usage.prompt_tokens_details.cached_tokens."""
 
@@ -63,6 +65,7 @@ _FULL_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "cached": tuple(holder + name for holder in (*_USAGE_HOLDERS, "metadatausageobject") for name in CACHED_NAMES),
     "status": (*STATUS_NAMES, "responsestatuscode"),
+    "area": AREA_NAMES,
     "blocks": ("hashids", "requestreplayinputsequencehashes"),
 }
 """By quantity, the full names of the fields that can hold it (`normalised_name` of each key), the best first."""
@@ -78,6 +81,7 @@ _QUANTITY_OF_WORD = {
     **dict.fromkeys(("outputtokens", "completiontokens", "output"), "output"),
     **dict.fromkeys(("cachedtokens", "cachedinputtokens"), "cached"),
     "status": "status",
+    **dict.fromkeys(("area", "region", "country"), "area"),
 }
 """Quantity of `_FULL_NAMES` by the words a user may name it with, normalised."""
 _NULL_WORDS = ("", "null", "none")
@@ -117,7 +121,7 @@ class ColumnNames:
     """Which column holds what, in a user's own words.
 
     Attributes:
-        columns: by quantity (time, input, output, cached, status), the name of the column or dotted path of the field.
+        columns: by quantity (time, input, output, cached, status, area), the name of the column or path of the field.
         unit_s: of the times [s], where it was stated.
     """
 
@@ -128,8 +132,8 @@ class ColumnNames:
     def of(cls, columns: Mapping[str, str]) -> ColumnNames:
         """From ``{"arrival_s": "ts", "input_tokens": "prompt", "output_tokens": "completion"}``.
 
-        ``arrival_ms`` (or us, ns) states another unit, plain ``arrival`` none. ``cached_tokens`` and ``status`` are
-        optional, and so is the arrival: without it only the lengths are read.
+        ``arrival_ms`` (or us, ns) states another unit, plain ``arrival`` none. ``cached_tokens``, ``status`` and
+        ``area`` are optional, and so is the arrival: without it only the lengths are read.
 
         Raises InputError for a name that says nothing known, twice the same, or no input or output tokens.
 
@@ -141,7 +145,7 @@ class ColumnNames:
         for meaning, column in columns.items():
             unit = unit_in_name(str(meaning))
             quantity = _QUANTITY_OF_WORD.get(normalised_name(str(meaning)))
-            known = "use arrival_s, input_tokens, output_tokens, cached_tokens, status"
+            known = "use arrival_s, input_tokens, output_tokens, cached_tokens, status, area"
             if quantity is None or (unit is not None and quantity != "time"):
                 raise InputError("columns", meaning, "is nothing that a trace holds", known)
             if quantity in names:

@@ -18,7 +18,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from planner.core import FloatArray, Frozen, InputError, IntArray, UnknownNameError, preset, table_facts, table_names
+from planner.core import (
+    BoolArray,
+    FloatArray,
+    Frozen,
+    InputError,
+    IntArray,
+    UnknownNameError,
+    preset,
+    table_facts,
+    table_names,
+)
 from planner.traffic.services import DemandProfile
 from planner.traffic.trace import Trace
 
@@ -87,6 +97,7 @@ def measured_from_trace(
     cycle_hours: float = HOURS_PER_DAY,
     starts_at_hours: float = 0.0,
     recorded_hours: float | None = None,
+    rows: BoolArray | None = None,
 ) -> MeasuredProfile:
     """Arrivals of a trace by period of the day or week, averaged over the days or weeks it holds.
 
@@ -96,6 +107,7 @@ def measured_from_trace(
         cycle_hours: 24 for a day, 168 for a week [h].
         starts_at_hours: time in the cycle of the first request [h].
         recorded_hours: length of the recording [h]; None: from the first to the last request and a mean gap more.
+        rows: of which requests the arrivals count, shape (n,); None: of all.
 
     Equation: factor_j = R_j / mean over periods of R, with R_j the mean over cycles c of N_cj / h_cj: N_cj arrivals in
     the h_cj hours that were recorded of period j in cycle c (for Poisson arrivals of piecewise constant rate, equally
@@ -114,7 +126,7 @@ def measured_from_trace(
         raise InputError("recorded_hours", recorded_hours, bound, "give the length of the whole recording, or None")
     start, end = starts_at_hours / period_hours, (total_hours + starts_at_hours) / period_hours
     periods = np.floor(hours / period_hours + start).astype(np.int64)
-    counts = np.bincount(periods, minlength=math.ceil(end))
+    counts = np.bincount(periods if rows is None else periods[rows], minlength=math.ceil(end))
     edges = np.arange(counts.size + 1, dtype=np.float64)
     covered = np.diff(np.clip(edges, start, end))
     places = np.flatnonzero(covered >= MIN_RECORDED_SHARE)
@@ -246,7 +258,7 @@ class ProfileInfo(TableInfo):
     cycle_hours: float = Field(gt=0, description="24 for a day, 168 for a week [h]")
     period_hours: float = Field(gt=0, description="[h]")
     cycles: int = Field(ge=1, description="days or weeks the mean is over")
-    mean_per_s: float = Field(gt=0, description="rate that factor 1 stands for [1/s]")
+    mean_per_s: float = Field(gt=0, description="rate that factor 1 stands for; 1 of a profile of no rate [1/s]")
     between_cycles: float | None = Field(default=None, description="spread of single cycles / mean rate; None: one")
     recorded_peak_to_mean: float = Field(ge=1, description="of the unfolded curve at its own step")
     step_s: float = Field(gt=0, description="of the unfolded curve [s]")

@@ -161,9 +161,9 @@ def read_trace(source: Source) -> Trace:
     r"""A trace from a table as it stands, every row a request: a path (``.gz`` allowed) or an open text or binary file.
 
     Columns are found by their names as `read_any_trace` finds them: ``arrival_s`` or ``TIMESTAMP`` (seconds, or ISO
-    dates), ``input_tokens`` or ``ContextTokens``, ``output_tokens`` or ``GeneratedTokens``, and others. Other columns,
-    empty rows and rows starting with ``#`` are skipped; nothing is left out, sorted or spread. Times are shifted so
-    that the first is 0.
+    dates), ``input_tokens`` or ``ContextTokens``, ``output_tokens`` or ``GeneratedTokens``, ``area`` or ``region``
+    of users, and others. Other columns, empty rows and rows starting with ``#`` are skipped; nothing is left out,
+    sorted or spread. Times are shifted so that the first is 0.
 
     Raises InputError naming the row as `read_any_trace`, and for a row without tokens, a time that is negative or
     before the last, or no column of times.
@@ -180,7 +180,8 @@ def read_trace(source: Source) -> Trace:
         missing = "requests" if fields is None else "column of arrival times"
         raise InputError("trace", name, f"has no {missing}", "give a row for each request, with its arrival_s")
     times_s = np.array(columns.times) * (fields.unit_s or 1.0)
-    return Trace.from_arrays(times_s, columns.inputs, columns.outputs, name, columns.row_numbers)
+    trace = Trace.from_arrays(times_s, columns.inputs, columns.outputs, name, columns.row_numbers)
+    return columns.placed(trace, np.arange(times_s.size), float(times_s[0]))
 
 
 def describe(recognised: RecognisedTrace) -> tuple[tuple[str, str], ...]:
@@ -267,7 +268,7 @@ def _table_rows(
         header = [column.strip() for column in next(rows, [])]
         fields = _header_fields(header, named)
         if as_it_stands:
-            wanted = ("time", "input", "output")
+            wanted = ("time", "input", "output", "area")
             fields = replace(fields, paths={key: path for key, path in fields.paths.items() if key in wanted})
         complete = named is not None or as_it_stands or (fields.has_tokens and "cached" in fields.paths)
         json_columns = () if complete else tuple(key for key in header if normalised_name(key) in _JSON_CELLS)

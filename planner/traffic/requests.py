@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from sys import intern
 from typing import NamedTuple
 
 import numpy as np
@@ -91,6 +92,7 @@ class RequestColumns:
         inputs, outputs: tokens.
         cached: input tokens that a cache held; NaN where a row does not say.
         row_numbers: of each request in the file.
+        areas: of the users, as the file names them; empty where it does not.
         block_codes, block_counts: prefix blocks of all requests one after the other, and how many each has.
         failed, uncounted, empty: rows left out: not answered, without token counts, with zero tokens.
     """
@@ -100,6 +102,7 @@ class RequestColumns:
     outputs: array[float] = field(default_factory=lambda: array("d"))
     cached: array[float] = field(default_factory=lambda: array("d"))
     row_numbers: array[int] = field(default_factory=lambda: array("q"))
+    areas: list[str] = field(default_factory=list)
     block_codes: array[int] = field(default_factory=lambda: array("q"))
     block_counts: array[int] = field(default_factory=lambda: array("q"))
     failed: int = 0
@@ -160,6 +163,20 @@ class RequestColumns:
         self._first_moment = self._first_moment or moment
         return (moment - self._first_moment).total_seconds()
 
+    def placed(self, trace: Trace, order: NDArray[np.intp], first_s: float) -> Trace:
+        """A trace of these requests with the areas of its users, and the time of day at which it starts.
+
+        Args:
+            trace: of the requests in `order`.
+            order: places of its requests here.
+            first_s: time of its first request, from the first date or, of numbers, taken to be from a midnight [s].
+        """
+        if self._first_moment is not None:
+            first = self._first_moment.astimezone(UTC)
+            first_s += (first - first.replace(hour=0, minute=0, second=0, microsecond=0)).total_seconds()
+        areas = np.array(self.areas)[order] if any(self.areas) else None
+        return replace(trace, areas=areas, starts_at_hours=first_s / 3600.0 % 24.0)
+
     @property
     def dated(self) -> bool:
         """The times were dates, and are seconds now."""
@@ -205,7 +222,10 @@ class RowReader:
         self.first = self.first or fields
         cached = as_number(fields.value(row, "cached"), "cached tokens", number)
         time, blocks = fields.value(row, "time"), fields.value(row, "blocks")
-        return self.columns.append(number, time, (tokens[0], tokens[1]), cached, blocks)
+        is_kept = self.columns.append(number, time, (tokens[0], tokens[1]), cached, blocks)
+        if is_kept:
+            self.columns.areas.append(intern(str(fields.value(row, "area") or "").strip()))
+        return is_kept
 
 
 def _has_failed(status: object) -> bool:
@@ -254,12 +274,14 @@ def build_trace(
     if not timed.size:
         raise InputError("trace", name, "has no request with input and output tokens", "; ".join(notes) or FORMAT_FIX)
     used = np.flatnonzero(timed) if timed.any() else np.arange(timed.size)
-    seconds, lengths_only = _seconds(times[used], columns, timing, notes)
+    seconds, first_s = _seconds(times[used], columns, timing, notes)
+    lengths_only = first_s is None
     order = used[np.argsort(seconds, kind="stable")]
     if not lengths_only and (np.diff(order) < 0).any():
         notes.append("rows sorted by time")
     inputs, outputs = np.array(columns.inputs)[order], np.array(columns.outputs)[order]
     trace = Trace.from_arrays(np.sort(seconds), inputs, outputs, name, np.array(columns.row_numbers)[order])
+    trace = columns.placed(trace, order, first_s or 0.0)
     tick_s = 0.0 if lengths_only else _tick_s(trace.arrival_s)
     if tick_s:
         trace = trace.spread(tick_s, seed=0)
@@ -282,8 +304,8 @@ def _left_out(columns: RequestColumns, untimed: int) -> list[str]:
 
 def _seconds(
     times: FloatArray, columns: RequestColumns, timing: RecordedTiming, notes: list[str]
-) -> tuple[FloatArray, bool]:
-    """Arrivals from the first [s], in the order of the file, and whether they are made up for want of times."""
+) -> tuple[FloatArray, float | None]:
+    """Arrivals from the first [s], in the order of the file, and its time [s]; None where they are made up."""
     if np.isfinite(times).all():
         largest = float(np.abs(times).max())
         guessed_s = next((unit for least, unit in _EPOCH_UNITS if largest >= least), 1.0)
@@ -293,12 +315,12 @@ def _seconds(
         with np.errstate(over="ignore"):
             seconds = (times - times.min()) * unit_s
         if float(seconds.max()) >= MIN_SPAN_S:
-            return seconds, False
+            return seconds, float(times.min()) * unit_s
         notes.append("all requests carry the same time")
     recorded = timing.rate_per_s if timing.rate_per_s and times.size / timing.rate_per_s <= MAX_TIME_S else None
     rate_per_s, advice = (recorded, "the rate of the run") if recorded else (1.0, "give a rate of your own")
     notes.append(f"{UNRECORDED}: spaced evenly at {rate_per_s:.4g} requests/s ({advice})")
-    return np.arange(times.size) / rate_per_s, True
+    return np.arange(times.size) / rate_per_s, None
 
 
 def _tick_s(times_s: FloatArray) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from planner.core import BoolArray, FloatArray, InputError, IntArray
 from planner.traffic.compression import compressed_pairs
@@ -44,6 +44,8 @@ class Trace:
         input_tokens: per request [tokens], shape (n,).
         output_tokens: per request [tokens], shape (n,).
         source: where the trace comes from.
+        areas: where the users of the requests are, as the file names it, shape (n,); None where it does not.
+        starts_at_hours: time of day of the first request, of UTC where the file has dates [h].
 
     >>> trace = Trace.from_arrays([0, 1, 3], [10, 20, 30], [1, 2, 3])
     >>> trace.rate_per_s, round(trace.arrival_scv(), 3)  # gaps 1 and 2: mean 1.5, variance 0.25
@@ -54,6 +56,8 @@ class Trace:
     input_tokens: IntArray
     output_tokens: IntArray
     source: str = "given"
+    areas: NDArray[np.str_] | None = None
+    starts_at_hours: float = 0.0
 
     @classmethod
     def from_arrays(
@@ -131,7 +135,7 @@ class Trace:
             raise InputError("seed", seed, "must be >= 0", "give a seed of 0 or more")
         moved = np.sort(self.arrival_s + step_s * np.random.default_rng(seed).random(self.arrival_s.size))
         source = f"{self.source}, arrivals spread over {step_s:g} s"
-        return Trace(moved - moved[0], self.input_tokens, self.output_tokens, source)
+        return replace(self, arrival_s=moved - moved[0], source=source)
 
     def lengths(self, cells: int = 2000) -> TokenLengths:
         """The joint lengths of the requests in at most `cells` weighted cells; see `compress`."""

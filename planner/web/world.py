@@ -20,19 +20,22 @@ from planner.core import change, json_text, significant, with_unit
 from planner.fleet import RegionsPlan, hardware_for
 from planner.report import glossary, regions, regions_to_dict
 from planner.scenario import Content, full_content, read_scenario, with_scenarios
-from planner.traffic import profiles
+from planner.traffic import HOURS, profiles
 from planner.web import bounds, components, fields, plan_tab, results, session
 
 HINTS = glossary.hints_of("regions")
 AS_WRITTEN = "as in the file"
 """Hours that are no packaged day."""
+AMOUNTS = ("weight", "rate_per_s", "users")
+"""Of which one says how much an area asks for."""
 COLUMNS = {
     "weight": ("Weight", 0.001),
     "rate_per_s": ("Requests/s", 0.001),
+    "users": ("Users", 1.0),
     "ttft_ms": ("TTFT at most (ms)", 1.0),
     "access_ms": ("Access network (ms)", 0.0),
 }
-"""Numbers of an area: label and least value; of weight and rate there is the one that the scenario has."""
+"""Numbers of an area: label and least value; of weight, rate and users there is the one that the scenario has."""
 
 
 def show(content: Content, key: str) -> None:
@@ -63,11 +66,9 @@ def show(content: Content, key: str) -> None:
 def _areas(demand: Mapping[str, Mapping[str, Any]]) -> None:
     """The table of areas, to be edited, added to and taken from; planned at a button."""
     rows = area_rows(demand)
-    days = [name for name in profiles.list_profiles() if name.endswith("-day")]
+    days = [name for name in profiles.list_profiles() if profiles.profile_info(name).cycle_hours == HOURS]
     config = {
-        "area": st.column_config.SelectboxColumn(
-            "Area", options=[area.name for area in load_hardware().areas], required=True
-        ),
+        "area": st.column_config.SelectboxColumn("Area", options=_places(demand), required=True),
         "hours": st.column_config.SelectboxColumn("Hours", options=[*days, AS_WRITTEN]),
         "residency": st.column_config.TextColumn("Served in", help="Areas, regions or providers; empty: everywhere."),
     }
@@ -84,14 +85,21 @@ def _areas(demand: Mapping[str, Mapping[str, Any]]) -> None:
             st.rerun()
 
 
+def _places(demand: Mapping[str, object]) -> list[str]:
+    """Areas and the countries in them, and what else the scenario calls them."""
+    areas = load_hardware().areas
+    countries = {country for area in areas for country in area.countries}
+    return list(dict.fromkeys([*(area.name for area in areas), *sorted(countries), *demand]))
+
+
 def area_rows(demand: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The areas of a scenario as rows of the table; rates or weights, whichever it has."""
-    has_weights = any(area.get("weight") for area in demand.values())
+    """The areas of a scenario as rows of the table; weights, rates or users, whichever it has."""
+    amount = next((name for name in AMOUNTS if any(area.get(name) for area in demand.values())), "rate_per_s")
     rows = []
     for name, area in demand.items():
         hours, ttft_s = area.get("hours"), area.get("ttft_s")
         row = {"area": name, "hours": hours if hours is None or isinstance(hours, str) else AS_WRITTEN}
-        row["weight" if has_weights else "rate_per_s"] = area.get("weight" if has_weights else "rate_per_s")
+        row[amount] = area.get(amount)
         row |= {"ttft_ms": None if ttft_s is None else 1000.0 * ttft_s, "access_ms": area.get("access_ms")}
         rows.append(row | {"residency": ", ".join(area.get("residency") or ())})
     return rows
@@ -102,7 +110,7 @@ def demand_of(rows: Iterable[Mapping[str, Any]], before: Mapping[str, Mapping[st
     demand = {}
     for row in rows:
         area = dict(before.get(row["area"], {}))
-        area |= {name: row[name] for name in ("weight", "rate_per_s", "access_ms") if row.get(name) is not None}
+        area |= {name: row[name] for name in (*AMOUNTS, "access_ms") if row.get(name) is not None}
         area["hours"] = area.get("hours") if row.get("hours") == AS_WRITTEN else row.get("hours")
         area["ttft_s"] = None if row.get("ttft_ms") is None else row["ttft_ms"] / 1000.0
         area["residency"] = [name.strip() for name in (row.get("residency") or "").split(",") if name.strip()]

@@ -22,7 +22,7 @@ from planner.fleet.columns import SliceRate
 from planner.optimizer import Purchase, Resource
 from planner.scenario import load_scenario
 from planner.supply import Site, SiteSupply, Supply
-from planner.traffic import AreaDemand, DemandProfile, network_time
+from planner.traffic import AreaDemand, DemandProfile, load_profile, network_time
 from planner.workload import LatencyDistribution, Sessions, TokenLengths, Workload
 
 SMALL = (
@@ -377,6 +377,17 @@ def test_sessions_that_move_are_those_between_two_requests() -> None:
     assert moved_per_s[12] == pytest.approx(world.work_of_move / 3600.0 * half[12])
 
 
+def test_sessions_of_users_who_are_all_asleep_do_not_move() -> None:
+    """Of an area that asks for nothing at night and is served from two places by halves, none moves at dawn."""
+    request = small(demand(hours=load_profile("office")), "search.prefix_cache=[true]", "slo.0.threshold_s=2")
+    sessions = Sessions(turns=4, turn_count="fixed", per_turn=TokenLengths.constant(100, 50), think_time_s=60)
+    workload = Workload.of_sessions(1.0, sessions)
+    world = region_program.World(request.model_copy(update={"workload": workload}), load_hardware(), lambda _: None)
+    assert world.moved_per_s({"japan": 0.5 * world.rates_per_s["japan"]}).tolist() == [0.0] * 24
+    by_day = world.rates_per_s["japan"] * (np.arange(24) < 6)  # 9:00 to 15:00 there
+    assert np.flatnonzero(world.moved_per_s({"japan": by_day})).tolist() == [0]
+
+
 def test_what_is_said_to_carry_everybody_does_so_in_simulation() -> None:
     """The fewest GPUs of two regions that are said to carry all areas in every hour; twice the demand fails on them."""
     world = region_program.World(small(demand(rate_per_s=4.4)), load_hardware(), lambda _: None)
@@ -386,9 +397,9 @@ def test_what_is_said_to_carry_everybody_does_so_in_simulation() -> None:
     while not kept.is_all:
         gpus += 4.0
         kept = world.kept(places, {site: {"h100-sxm": gpus} for site in sites})
-    assert sum(rate for _, _, rate in kept.pools) == pytest.approx(world.peak_per_s, rel=1e-3)
+    assert sum(sum(rates.values()) for _, _, rates in kept.pools) == pytest.approx(world.peak_per_s, rel=1e-3)
     assert world.holds(kept)
-    busier = [(own, pool, 2.0 * rate) for own, pool, rate in kept.pools]
+    busier = [(own, pool, {area: 2.0 * rate for area, rate in rates.items()}) for own, pool, rates in kept.pools]
     assert not world.holds(replace(kept, pools=tuple(busier)))
 
 

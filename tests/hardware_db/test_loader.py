@@ -19,6 +19,7 @@ from hardware_db import (
     select_price,
 )
 from hardware_db.loader import _read_calibration, _read_engines, _read_prices
+from hardware_db.pricing import EU_MEMBERS
 from planner.core import InputError
 from tests.markets import make_price
 from tests.places import ROOT
@@ -165,6 +166,9 @@ def test_round_trips_join_every_area_and_region_and_light_takes_as_long() -> Non
     areas = {area.name for area in db.areas}
     places = {(place.provider, place.region) for place in db.regions}
     assert len(areas) == len(db.areas) >= 20
+    countries = [country for area in db.areas for country in area.countries]
+    assert len({*countries, *areas}) == len(countries) + len(areas)
+    assert set(countries) >= EU_MEMBERS
     for distance in db.distances:
         assert distance.round_trips_s.keys() == areas
         assert (distance.provider, distance.region) in places

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from planner.scenario import (
     scenario_of_text,
     scenario_text,
 )
+from planner.traffic import load_profile
 
 WORLD = "global-chat-llama-70b"
 
@@ -32,6 +35,88 @@ def test_weights_share_out_the_rate_of_the_workload() -> None:
     assert {name: area.rate_per_s for name, area in request.areas.items()} == pytest.approx(
         {"us-east": 40.0, "europe": 30.0, "japan": 20.0}
     )
+
+
+def test_users_send_what_workload_says_that_a_user_does() -> None:
+    """20,000 people with 10 requests a day are 200,000 / 86,400 s; sessions count their requests."""
+    content = changed(europe={"users": 20_000}, **{"us-east": {"users": 10_000}})
+    content["workload"] |= {"rate_per_s": None, "requests_per_user_per_day": 10.0}
+    request = load_scenario(content)
+    assert request.users == 30_000
+    assert {name: area.rate_per_s for name, area in request.areas.items()} == pytest.approx(
+        {"europe": 200_000 / 86_400, "us-east": 100_000 / 86_400}
+    )
+    per_turn = {"input_tokens": 100, "output_tokens": 50}
+    sessions = {"turns": 4, "turn_count": "fixed", "per_turn": per_turn}
+    content["workload"] = {"sessions": sessions, "sessions_per_user_per_day": 2.0}
+    assert load_scenario(content).areas["europe"].rate_per_s == pytest.approx(20_000 * 2 * 4 / 86_400)
+
+
+def test_countries_count_as_of_the_area_they_are_in() -> None:
+    """One profile of all, by the clock of each area; Austria and Spain are both of europe."""
+    content = changed(DE={"weight": 2}, AT={"weight": 1}, Spain={"weight": 1}, japan={"weight": 4})
+    request = load_scenario({**content, "profile": "office"})
+    assert {name: area.rate_per_s for name, area in request.areas.items()} == pytest.approx(
+        {"germany": 11.25, "europe": 11.25, "japan": 22.5}
+    )
+    assert {area.hours for area in request.areas.values()} == {load_profile("office")}
+
+
+def trace_of(folder: Path, areas: tuple[str, str] = ("DE", "us-east"), hours: int = 24) -> str:
+    """A request a minute from midnight UTC: from 8:00 to 16:00 of the first area, of 1000 tokens, else of the other."""
+    start, rows = datetime(2026, 1, 1, tzinfo=UTC), ["time,region,input_tokens,output_tokens"]
+    for minute in range(60 * hours):
+        at = start + timedelta(minutes=minute)
+        area, tokens = (areas[0], 1000) if 8 <= at.hour < 16 else (areas[1], 300)
+        rows.append(f"{at.isoformat()},{area},{tokens},100")
+    (folder / "rows.csv").write_text("\n".join(rows), encoding="utf-8")
+    return str(folder / "rows.csv")
+
+
+def traced(file: str, *areas: str, **workload: Any) -> dict[str, Any]:
+    content = changed(**{area: {"trace": file} for area in areas})
+    content["workload"] = workload
+    return content
+
+
+def test_a_trace_with_areas_says_rate_day_and_lengths_of_each(tmp_path: Path) -> None:
+    request = load_scenario(traced(trace_of(tmp_path), "germany", "us-east"))
+    germany, east = request.areas["germany"], request.areas["us-east"]
+    assert germany.rate_per_s == pytest.approx(8 * 60 / 86_400)
+    assert east.rate_per_s == pytest.approx(16 * 60 / 86_400)
+    assert germany.hours is not None and east.hours is not None
+    assert germany.hours.factors == pytest.approx([0.0] * 9 + [3.0] * 8 + [0.0] * 7)  # an hour ahead of UTC
+    assert east.hours.factors == pytest.approx([1.5] * 3 + [0.0] * 8 + [1.5] * 13)  # five behind
+    assert {kind.name: kind.lengths.mean_input for kind in request.workload.classes} == {
+        "germany": 1000,
+        "us-east": 300,
+    }
+    assert request.profile is not None
+    assert request.profile.factors == pytest.approx([1.0] * 24)
+
+
+def test_lengths_and_hours_of_the_scenario_go_before_those_of_a_trace(tmp_path: Path) -> None:
+    file = trace_of(tmp_path, hours=18)  # no whole day, which is needed only where the hours are those of the trace
+    content = {**traced(file, "germany", "us-east", lengths="azure-2023-conv"), "profile": "office"}
+    request = load_scenario(content)
+    assert request.areas["germany"].rate_per_s == pytest.approx(8 * 60 / (18 * 3600))
+    assert request.areas["germany"].hours == load_profile("office")
+    assert [kind.name for kind in request.workload.classes] == ["all"]
+    with pytest.raises(InputError, match="never recorded"):
+        load_scenario(traced(file, "germany", "us-east"))
+
+
+def test_a_trace_that_names_other_areas_is_refused(tmp_path: Path) -> None:
+    file = trace_of(tmp_path)
+    with pytest.raises(InputError, match="has rows of germany, us-east"):
+        load_scenario(traced(file, "germany"))
+    with pytest.raises(InputError, match="demand has germany, japan"):
+        load_scenario(traced(file, "germany", "japan"))
+    with pytest.raises(InputError, match="germany"):
+        load_scenario(traced(trace_of(tmp_path, ("germny", "us-east")), "germany", "us-east"))
+    (tmp_path / "bare.csv").write_text("arrival_s,input_tokens,output_tokens\n0,10,10\n9,10,10\n", encoding="utf-8")
+    with pytest.raises(InputError, match="add a column area"):
+        load_scenario(traced(str(tmp_path / "bare.csv"), "germany"))
 
 
 def test_rates_of_areas_sum_to_the_rate_of_the_request() -> None:
@@ -66,7 +151,12 @@ def test_demand_is_written_as_it_is_read() -> None:
     [
         ({"frence": {"weight": 1}}, "france"),
         ({"uk": {"weight": 1}, "japan": {"rate_per_s": 1}}, r"demand\.japan"),
-        ({"uk": {}}, "rate_per_s or weight"),
+        ({"uk": {}}, "rate_per_s, users, weight, trace"),
+        ({"uk": {"users": 9, "weight": 1}}, "one of rate_per_s"),
+        ({"uk": {"users": 9}}, r"workload\.rate_per_s"),
+        ({"US": {"weight": 1}}, "us-east"),
+        ({"austia": {"weight": 1}}, "austria"),
+        ({"AT": {"weight": 1}, "PL": {"weight": 1, "ttft_s": 1.0}}, r"demand\.PL"),
         ({"uk": {"rate_per_s": 1}}, r"workload\.rate_per_s"),
         ({"uk": {"weight": 1, "hours": "azure-2024-conv-week"}}, "24 factors"),
         ({"uk": {"weight": 1, "hours": "ofice"}}, "hours"),
@@ -77,9 +167,11 @@ def test_what_an_area_may_not_say(demand: dict[str, Any], words: str) -> None:
         load_scenario(changed(**demand))
 
 
-def test_a_profile_of_all_beside_areas_is_refused() -> None:
-    with pytest.raises(InputError, match="hours"):
-        load_scenario(WORLD, ["profile=azure-2024-conv-day"])
+def test_users_of_whom_nothing_is_known_are_asked_about() -> None:
+    content = changed(uk={"users": 9})
+    del content["workload"]["rate_per_s"]
+    with pytest.raises(InputError, match="requests_per_user_per_day"):
+        load_scenario(content)
 
 
 def test_a_fleet_of_a_region_has_a_scenario_that_asks_for_the_same() -> None:
@@ -94,3 +186,20 @@ def test_a_fleet_of_a_region_has_a_scenario_that_asks_for_the_same() -> None:
         assert request.model_copy(update={"workload": asked.workload}) == asked
         assert request.workload.rate_per_s == pytest.approx(asked.workload.rate_per_s)
         assert request.workload.open_arrivals.scv == pytest.approx(asked.workload.open_arrivals.scv)
+
+
+def test_hours_of_longer_requests_count_as_of_more_of_them(tmp_path: Path) -> None:
+    """As many requests in every hour, of 1000 tokens in a third of the hours: these take more of the same fleet."""
+    content = traced(trace_of(tmp_path), "germany", "us-east")
+    few = ["search.skus=[h100-sxm]", "search.tp=[4]", "growth=700"]
+    found = plan_regions(load_scenario(content, few), simulate=False)
+    costs = {one.name: one.usd_per_hour for one in found.others}
+    assert found.usd_per_hour == pytest.approx(costs["this plan"])
+    for fleet in found.fleets:
+        profile, kinds = fleet.plan.request.profile, fleet.plan.request.workload.classes
+        assert profile is not None
+        assert profile.factors[8] > 1.5 > 1.0 > profile.factors[0]
+        own = read_scenario(scenario_of_region(content, fleet))[0]
+        assert [kind.name for kind in own.workload.classes] == [kind.name for kind in kinds]
+    assert all(one.pool_s > 0.0 for one in found.latencies)
+    assert len({one.pool_s for one in found.latencies}) == 2

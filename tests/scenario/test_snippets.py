@@ -29,7 +29,7 @@ from planner.scenario.snippets import (
     trace_snippet,
 )
 from planner.supply import read_prices
-from planner.traffic import RecognisedTrace, Trace, read_metrics, read_trace
+from planner.traffic import RecognisedTrace, Trace, read_any_trace, read_metrics, read_trace
 from planner.workload import RateDrift
 from tests.builders import YAML_LOADER
 from tests.places import DATA, DOCS
@@ -111,6 +111,18 @@ def test_a_replayed_trace_is_the_trace(tmp_path: Path) -> None:
     assert again.arrival_s == pytest.approx(found.trace.arrival_s, abs=1e-9)
     request = load_scenario(_scenario(replay_snippet(found, str(file), rate_per_s=2.0)))
     assert request.workload.rate_per_s == pytest.approx(2.0)
+
+
+def test_areas_and_the_time_of_day_stay_with_a_trace() -> None:
+    """Of a log with dates: the rows that it is written as say where users are, and when of a day in UTC."""
+    rows = ["ts,country,prompt_tokens,completion_tokens"]
+    rows += ["2026-01-01T09:30:00+01:00,JP,10,20", "2026-01-01T10:30:00+01:00,DE,30,40"]
+    found = read_any_trace(io.StringIO("\n".join(rows))).trace
+    assert found.areas is not None
+    assert (found.starts_at_hours, found.areas.tolist()) == (8.5, ["JP", "DE"])
+    again = read_trace(io.StringIO(trace_csv(found)))
+    assert again.areas is not None
+    assert (again.starts_at_hours, again.areas.tolist()) == (8.5, ["JP", "DE"])
 
 
 def test_metrics_become_a_workload() -> None:

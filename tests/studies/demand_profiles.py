@@ -102,6 +102,22 @@ CURVES = {
         )
     },
 }
+OFFICE_SHARES = (0.0,) * 6 + (0.1, 0.2) + (0.95,) * 4 + (0.5,) + (0.95,) * 4 + (0.3, 0.1, 0.1) + (0.05,) * 4
+"""Of the people of an office, who are there in each hour of a weekday: BLDG_OCC_SCH of the file named below."""
+OFFICE = Curve(
+    "",
+    "",
+    {
+        "origin": "people present by the schedule of a reference building (BLDG_OCC_SCH, weekdays), no recording",
+        "source_url": "https://github.com/NREL/EnergyPlus/blob/develop/testfiles/RefBldgSmallOfficeNew2004_Chicago.idf",
+        "licence": "BSD-3-Clause",
+        "citation": "Deru et al., U.S. DOE Commercial Reference Building Models, NREL/TP-5500-46861, 2011",
+        "recorded_on": "",
+        "retrieved_on": "2026-11-30",
+        "description": "Weekday of an office, by its own clock: as many requests as people are there",
+        "note": "that requests follow the people present is an assumption; factor 1 stands for no rate",
+    },
+)
 
 
 def read_curve(folder: Path, curve: Curve) -> tuple[NDArray[np.float64], float]:
@@ -126,6 +142,9 @@ def profiles(folder: Path) -> Iterator[tuple[str, str, MeasuredProfile]]:
             found = measured_from_rates(rates_per_s, step_s / 3600.0, PERIOD_HOURS, cycle_hours=cycle_hours)
             peak = float(rates_per_s.max() / rates_per_s.mean())
             yield f"{base}-{label}", _content(curve, found, cycle_hours, peak, step_s), found
+    shares = np.array(OFFICE_SHARES) / np.mean(OFFICE_SHARES)
+    found = measured_from_rates(shares, PERIOD_HOURS)
+    yield "office", _content(OFFICE, found, HOURS_PER_DAY, float(shares.max()), 3600.0), found
 
 
 def _content(curve: Curve, found: MeasuredProfile, cycle_hours: float, peak: float, step_s: float) -> str:

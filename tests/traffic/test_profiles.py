@@ -186,10 +186,10 @@ def test_presets_are_the_folded_curves(shared: Path) -> None:
 def test_presets_carry_their_source_and_average_one(name: str) -> None:
     info, profile, measured = profile_info(name), load_profile(name), load_measured(name)
     assert info.source_url.startswith("https://")
-    assert info.licence in {"CC-BY-4.0", "Apache-2.0"}
+    assert info.licence in {"CC-BY-4.0", "Apache-2.0", "BSD-3-Clause"}
     assert math.fsum(profile.factors) == pytest.approx(len(profile.factors), rel=1e-12)
     assert len(profile.factors) * profile.period_hours == info.cycle_hours
-    assert info.cycle_hours == (24.0 if name.endswith("-day") else HOURS_PER_WEEK)
+    assert info.cycle_hours == (HOURS_PER_WEEK if name.endswith("-week") else 24.0)
     assert max(profile.factors) <= max(measured.highest) + 1e-5
     assert profile.source == f"preset {name}"
     assert max(measured.seen) == info.cycles

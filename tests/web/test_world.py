@@ -11,6 +11,7 @@ from planner.charts import demands
 from planner.fleet import RegionsPlan
 from planner.report import regions
 from planner.scenario import load_scenario
+from planner.traffic import load_profile
 from planner.web import results, world
 from tests.charts.test_costs import is_json
 from tests.report.test_regions import FEW
@@ -45,6 +46,19 @@ def test_an_edited_table_is_what_is_planned() -> None:
     assert {area.ttft_s for area in request.areas.values()} == {0.5, None}
     assert request.areas["india"].residency == ("asia", "eu")
     assert request.areas["india"].rate_per_s == pytest.approx(45.0 * 5.0 / 50.0)
+
+
+def test_users_and_their_hours_are_edited_as_users() -> None:
+    content = content_of(name=WORLD)
+    del content["workload"]["rate_per_s"]
+    content["workload"]["requests_per_user_per_day"] = 10.0
+    demand = {"europe": {"users": 20_000, "hours": "office"}, "JP": {"users": 10_000}}
+    rows = [{**row, "users": 2 * row["users"]} for row in world.area_rows(demand)]
+    content["demand"] = world.demand_of(rows, demand)
+    request = load_scenario(content)
+    assert request.users == 60_000
+    assert request.areas["japan"].rate_per_s == pytest.approx(20_000 * 10.0 / 86_400)
+    assert request.areas["europe"].hours == load_profile("office")
 
 
 def test_the_answer_is_that_of_the_plan(page: AppTest, found: RegionsPlan) -> None:
