@@ -51,7 +51,8 @@ class TestCapacity:
         found = memory_footprint(replica("llama-3.1-70b"))
         assert not found.fits
         assert found.kv_capacity_tokens == 0
-        assert "141.1 GB" in str(found.reason)
+        peaks = (found.activation_bytes + found.sampling_bytes) / 1e9
+        assert f"weights 141.1 GB + activations and sampling {peaks:.1f} GB + graphs" in str(found.reason)
         assert "use more GPUs per replica" in str(found.reason)
 
     def test_fp8_deepseek_fits_four_gb200_with_a_rank_each(self) -> None:

@@ -10,6 +10,7 @@ from planner.engine import (
     Schedule,
     step_time,
 )
+from planner.engine.replica import _has_layers_of
 from planner.llm import Part, PartPrecision, Precision, load_llm
 from planner.roofline import Bound
 from tests.builders import FP8, H100, HARDWARE, calibrated, replica, weights_bytes_per_gpu
@@ -85,6 +86,11 @@ def test_formats_a_gpu_cannot_multiply_and_kernels_that_stand_in_are_named_part_
     )
     assert any("no mxfp4 matrix units, mxfp4 weights" in note for note in mixed.assumptions)
     assert not any("matrix units" in note for note in calibrated(sku="b200-sxm", precision=nvfp4).assumptions)
+
+
+def test_what_was_measured_counts_for_other_weights_in_the_same_layers() -> None:
+    assert _has_layers_of(load_llm("llama-3.3-70b-instruct"), "llama-3.1-70b")
+    assert not _has_layers_of(load_llm("llama-3.1-8b"), "llama-3.1-70b")
 
 
 def test_infinite_bandwidth_leaves_the_compute_time() -> None:

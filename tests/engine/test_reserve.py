@@ -203,6 +203,16 @@ class TestRoom:
         assert less <= more
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_log_that_shows_less_than_nothing_outside_shows_less_of_another_part(engine: str) -> None:
+    plain = served_by(engine)
+    less_bytes = reserve(plain).outside_bytes + 0.1e9
+    costs = plain.engine.costs.model_copy(update={"memory_more_bytes": -less_bytes})
+    found = reserve(rebuilt(plain, engine=plain.engine.model_copy(update={"costs": costs})))
+    assert found.outside_bytes == 0.0
+    assert reserve(plain).total_bytes - found.total_bytes == pytest.approx(less_bytes)
+
+
 def test_memory_outside_pytorch_grows_with_the_gpus_of_a_stage() -> None:
     sizes = [reserve(replica("llama-3.1-70b", tp=tp)).outside_bytes for tp in (1, 2, 4, 8)]
     assert sizes == sorted(set(sizes))

@@ -7,6 +7,7 @@ import pytest
 from planner.core import InputError, UnknownNameError
 from planner.engine import StartUp, memory
 from planner.engine.server_memory import (
+    BAR_CHARACTERS,
     formats_of,
     memory_headline,
     memory_parts,
@@ -89,12 +90,19 @@ class TestShown:
         assert cache.rows[0] == (words, f"{found.kv_tokens:,} tokens")
         assert words in memory_headline(found)
 
+    def test_what_is_lacking_is_said_in_gib(self) -> None:
+        found = memory("qwen3-32b", "h100-sxm", max_request_tokens=40_960)
+        needed, room = (each / GIB for each in (found.needed_bytes, found.concurrency * found.needed_bytes))
+        assert f"40,960 tokens needs {needed:.2f} GiB of KV cache, and {room:.2f} GiB are left" in found.reason
+
     def test_tables_say_every_part_and_the_largest_batch_of_a_length(self) -> None:
         of_gpu, cache = memory_tables(STARTS, at_tokens=1000)
         assert "79.18 GiB" in of_gpu.title
         assert {row[0]: row[1] for row in of_gpu.rows} == {
             name: f"{size / GIB:.2f}" for name, size in memory_parts(STARTS).items()
         }
+        for _, _, share, bar, _ in of_gpu.rows:
+            assert len(bar) == pytest.approx(BAR_CHARACTERS * float(share.rstrip("%")) / 100.0, abs=0.6)
         batch = ("largest batch of requests of 1,000 tokens", f"{STARTS.kv_tokens // 1000:,}")
         assert batch in cache.rows
 

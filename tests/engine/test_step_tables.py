@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from planner.engine import MeanSteps, Speculation, StepTimer
+from planner.engine.lookup import TOKENS
 from planner.roofline import Parallelism, StepShape
 from tests.builders import calibrated, replica
 
@@ -55,6 +56,17 @@ def test_batches_beyond_the_captured_sizes_are_launched_one_by_one(captured: flo
     seconds = mean_steps(timer, np.ones(1), none[:1]).times_s(decodes, none)
     assert np.allclose(seconds, timer.times_s(shapes(decodes, none)), rtol=1e-12, atol=0.0)
     assert seconds[2] >= timer.costs.launch_s * timer.launches
+
+
+@pytest.mark.parametrize("gap_s", [0.0, -1e-4], ids=["kernels", "rooflines"])
+def test_between_sizes_that_were_tabulated_a_step_takes_a_time_between_theirs(gap_s: float) -> None:
+    config, none = calibrated("llama-3.1-8b"), np.zeros(TOKENS.size - 1)
+    timer = config.timer.with_costs(config.costs.model_copy(update={"gap_s": gap_s}))
+    low, middle, high = (
+        timer.times_s(replace(shapes(none, tokens), chunks=none + 1.0), none)
+        for tokens in (TOKENS[:-1], (TOKENS[:-1] + TOKENS[1:]) / 2.0, TOKENS[1:])
+    )
+    assert np.all(middle == pytest.approx(np.clip(middle, np.minimum(low, high), np.maximum(low, high)), rel=1e-9))
 
 
 def test_what_depends_on_more_than_mean_content_is_left_to_the_step_timer() -> None:

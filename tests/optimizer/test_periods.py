@@ -105,11 +105,12 @@ def test_periods_between_two_of_the_same_cost_are_not_solved() -> None:
     assert found.values[build_layout(stated).column.rates[0]].tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_periods_of_the_same_demand_are_solved_once() -> None:
+@pytest.mark.parametrize("usd", [2e-3, 2.0, 2e3])
+def test_periods_of_the_same_demand_are_solved_once(usd: float) -> None:
     """Of four periods two are alike: three are asked, each with its share of the work, and all four are served."""
     stated = FleetProblem(
         slices=(Slice(name="s", demand_per_s=(1.0, 4.0, 1.0, 2.0)),),
-        units=(Unit(name="u", rates_per_s={"s": 2.0}, usd_per_hour=2.0),),
+        units=(Unit(name="u", rates_per_s={"s": 2.0}, usd_per_hour=usd),),
         periods=tuple(Period(name=f"p{t}", hours=h) for t, h in enumerate((1.0, 2.0, 3.0, 4.0))),
     )
     asked = []
@@ -119,12 +120,12 @@ def test_periods_of_the_same_demand_are_solved_once() -> None:
         asked.append((demand, left))
         values, units = np.zeros(layout.columns), np.ceil(demand / 2.0)
         values[layout.column.units[0, 0]], values[layout.column.rates[0, 0]] = units, demand
-        return PartAnswer(values, 2.0 * units)
+        return PartAnswer(values, usd * units)
 
     found = by_period(build_layout(stated), solve_one)
     assert asked == [(1.0, 3), (4.0, 2), (2.0, 1)]
     assert found.values is not None and found.values[:4].tolist() == [1.0, 2.0, 1.0, 1.0]
-    assert usd_per_hour(stated, found) == pytest.approx(2.0 * (1 + 2 * 2 + 3 + 4) / 10)
+    assert usd_per_hour(stated, found) == pytest.approx(usd * (1 + 2 * 2 + 3 + 4) / 10)
     assert found.bound_usd_per_hour == pytest.approx(usd_per_hour(stated, found))
 
 

@@ -19,6 +19,7 @@ from planner.queueing import (
 )
 from planner.workload import ArrivalProcess, TokenLengths
 from tests.queueing.servers import StepTime
+from tests.studies.rows import fair_lengths
 
 PERCENTILES = (0.5, 0.95, 0.99)
 WARM_UP = 0.1
@@ -126,10 +127,19 @@ class Scenario:
         pool = {"mixed": mixed_pool, "prefill": prefill_pool, "decode": decode_pool}[self.kind]
         return pool(self.server, arrivals, self.lengths)
 
-    def simulated(self, arrivals: ArrivalProcess, requests: int, seed: int) -> dict[str, FloatArray]:
-        """TTFT, TPOT (of requests that decode) and E2E [s] of simulated requests, warm-up dropped."""
+    def simulated(
+        self, arrivals: ArrivalProcess, requests: int, seed: int, *, fair: bool = True
+    ) -> dict[str, FloatArray]:
+        """TTFT, TPOT (of requests that decode) and E2E [s] of simulated requests, warm-up dropped.
+
+        Where `fair` they come at the rate asked for and with lengths in proportion: no chance in the offered load, but
+        no long wait either where load that comes by chance is what one waits for.
+        """
         arrival_s = arrivals.sample_times_s(requests, seed)
         inputs, outputs = self.lengths.sample(requests, seed + 1)
+        if fair:
+            arrival_s *= requests / arrivals.rate_per_s / arrival_s[-1]
+            inputs, outputs = fair_lengths(self.lengths, requests, seed + 1)
         gaps = np.zeros_like(outputs) if self.kind == "prefill" else outputs - 1
         inputs = np.zeros_like(inputs) if self.kind == "decode" else inputs
         first, end = StepLoop(self.server, arrival_s, inputs, gaps).run()

@@ -97,10 +97,15 @@ class TestRealCosts:
 class TestElasticity:
     """By how much steps lengthen where more comes: held against what they do at a rate 1 % higher."""
 
+    @pytest.mark.parametrize("running", [10.0, 0.0], ids=["beside decodes", "prompts first"])
     @pytest.mark.parametrize("first_s", [0.0, 0.02], ids=["every token alike", "the first token costs most"])
-    def test_steps_lengthen_as_it_says(self, first_s: float) -> None:
+    def test_steps_lengthen_as_it_says(self, first_s: float, running: float) -> None:
         server = BatchServer(lambda n, p: 0.005 + first_s * (p > 0) + 1e-5 * p + 0.0 * n, 8000, 1000.0)
-        regime = Regime(running=10.0, decoding=10.0, idle=0.0, chunk=7990.0)
-        streams = [token_arrivals(rate, np.array([500.0]), np.ones(1), 25e4, 1.0) for rate in (10.0, 10.1)]
+        regime = Regime(running, decoding=10.0, idle=0.0, chunk=7990.0)
+        streams = [token_arrivals(10.0 * more, np.array([500.0]), np.ones(1), 25e4, 1.0) for more in (1.0, 1.01)]
         now, more = (solve_backlog(server, regime, stream) for stream in streams)
-        assert now.elasticities[0] == pytest.approx(100.0 * (more.mean_step_s / now.mean_step_s - 1.0), rel=0.02)
+        assert now.elasticities[0] == pytest.approx(100.0 * (more.mean_gap_s / now.mean_gap_s - 1.0), rel=0.02)
+        if running:  # where prompts go first what all tokens cost stands for what one more does
+            longer = token_arrivals(10.0, np.array([505.0]), np.ones(1), 505.0**2, 1.0)
+            stretched = 100.0 * (solve_backlog(server, regime, longer).mean_gap_s / now.mean_gap_s - 1.0)
+            assert now.elasticities[1] == pytest.approx(stretched, rel=0.04)

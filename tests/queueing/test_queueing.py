@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from planner.queueing import (
     BatchServer,
     QueueLatency,
     decode_pool,
+    fluid_running,
     largest_decode_rate,
     largest_mixed_rate,
     largest_prefill_rate,
@@ -246,14 +248,31 @@ class TestDistributions:
         assert latency.e2e.mean_s == pytest.approx(latency.ttft.mean_s)
         assert latency.mean_running == pytest.approx(0.0, abs=1e-12)
 
-    def test_end_to_end_adds_up(self) -> None:
-        lengths = TokenLengths.constant(800, 151)
-        latency = mixed_pool(BatchServer(LLAMA_8B, 2048, 256), poisson(20.0), lengths)
-        assert latency.e2e.mean_s == pytest.approx(latency.ttft.mean_s + 150 * latency.tpot.mean_s, rel=1e-3)
+    @pytest.mark.parametrize("scv", [0.3, 1.0, 4.0])
+    @pytest.mark.parametrize("load", [0.3, 0.8])
+    @pytest.mark.parametrize(
+        "changes", [{}, {"prompts_first": True}, {"prepares": True}, {"max_running": 12.0}], ids=str
+    )
+    def test_output_tokens_take_the_time_between_them_and_run_as_long(
+        self, changes: dict[str, Any], load: float, scv: float
+    ) -> None:
+        """E2E is TTFT and as many gaps as there are, however long each request's own are; and Little."""
+        server = replace(BatchServer(LLAMA_8B, 2048, 256), **changes)
+        for lengths in (AZURE, TokenLengths.constant(800, 151)):
+            gaps = float((lengths.outputs - 1) @ lengths.probabilities)
+            for pool, largest in ((mixed_pool, largest_mixed_rate), (decode_pool, largest_decode_rate)):
+                rate = load * largest(server, lengths)
+                found = pool(server, poisson(rate, scv), lengths)
+                decoding_s = found.e2e.mean_s - found.ttft.mean_s
+                exact = 1e-3 if pool is decode_pool else 0.01 + 0.02 * (scv > 1.0)
+                assert decoding_s == pytest.approx(gaps * found.itl.mean_s, rel=exact)
+                assert found.mean_running == pytest.approx(rate * decoding_s, rel=2e-3)
 
-    def test_little(self) -> None:
-        latency = mixed_pool(BatchServer(LLAMA_8B, 2048, 1e5), poisson(30.0), TokenLengths.constant(300, 201))
-        assert latency.mean_running == pytest.approx(30.0 * 200 * latency.tpot.mean_s, rel=0.02)
+    def test_few_slots_are_all_taken_where_no_more_can_be_served(self) -> None:
+        """A prompt holds one of four for a step, and then a hundred steps."""
+        server, lengths = flat(0.01, budget=400, slots=4), TokenLengths.constant(300, 101)
+        rate = largest_mixed_rate(server, lengths)
+        assert fluid_running(server, 0.9999 * rate, lengths) == pytest.approx(4.0 * 100.0 / 101.0, rel=1e-3)
 
     def test_correlated_lengths_spread_the_end_to_end_time(self) -> None:
         server = BatchServer(LLAMA_8B, 512, 256)

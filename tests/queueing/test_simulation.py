@@ -12,8 +12,8 @@ from planner.workload import ArrivalProcess, TokenLengths
 from tests.queueing.servers import AZURE, CHAT, CODE, CONSTANT, LLAMA_8B, LLAMA_70B, LONG, REASONING, StepTime
 from tests.queueing.step_loop import Scenario, StepLoop, predicted_summary, summary
 
-MEAN, MEDIAN, TAIL = 0.10, 0.15, 0.20
-"""Relative errors allowed in mean, p50, and p95 and p99."""
+ALLOWED = np.array([0.05, 0.065, 0.09, 0.2])
+"""Relative errors in mean, p50, p95 and p99; of the first two twice as much in bursts, and where slots are few."""
 
 POINTS = [
     (Scenario("C=256, heavy tails", LLAMA_70B, 256, AZURE), 0.3, 1.0),
@@ -44,8 +44,7 @@ def test_latencies(scenario: Scenario, load: float, scv: float) -> None:
     for metric, simulated in samples.items():
         if simulated.size:
             error = np.abs(predicted_summary(latency, metric) / summary(simulated) - 1.0)
-            last = TAIL if scv > 0.0 else 0.22  # of regular arrivals the tail is short (docs/explanation/queueing.md)
-            assert np.all(error <= (MEAN, MEDIAN, TAIL, last)), (metric, error)
+            assert np.all(error <= ALLOWED * (1.0 + (scv > 1.0 or scenario.max_running < 100.0))), (metric, error)
 
 
 def test_number_running_and_step_time() -> None:
@@ -89,7 +88,7 @@ def test_a_step_that_was_prepared_is_waited_for(step_s: StepTime, budget: int, l
     arrivals = ArrivalProcess(rate_per_s=0.5 * scenario.largest_rate_per_s)
     latency, samples = scenario.predicted(arrivals), scenario.simulated(arrivals, requests=30_000, seed=3)
     error = predicted_summary(latency, "ttft") / summary(samples["ttft"]) - 1.0
-    assert np.all(np.abs(error) < (0.025, 0.03, 0.06, 0.09)), error
+    assert np.all(np.abs(error) < (0.02, 0.035, 0.06, 0.06)), error
     without = replace(scenario, prepares=False).predicted(arrivals)
     assert latency.ttft.quantile_s(0.5) < without.ttft.quantile_s(0.5) + latency.mean_step_s
 
@@ -106,7 +105,7 @@ def test_a_prepared_step_is_full_or_holds_no_prompt_where_prompts_are_whole_chun
 def test_waiting_for_one_of_few_slots(load: float) -> None:
     scenario = Scenario("64 slots", LLAMA_70B, 512, AZURE, 24)
     arrivals = ArrivalProcess(rate_per_s=load * scenario.largest_rate_per_s)
-    latency, samples = scenario.predicted(arrivals), scenario.simulated(arrivals, requests=20_000, seed=5)
+    latency, samples = scenario.predicted(arrivals), scenario.simulated(arrivals, requests=20_000, seed=5, fair=False)
     assert latency.limit == "running"
     assert latency.ttft.mean_s == pytest.approx(samples["ttft"].mean(), rel=0.30)
     assert latency.ttft.quantile_s(0.99) == pytest.approx(np.quantile(samples["ttft"], 0.99), rel=0.30)

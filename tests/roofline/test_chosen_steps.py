@@ -121,14 +121,14 @@ M3_HEADS = BlockHeads(16.0, 1.0, 128.0, 2.0, 2048.0, 1.0, 128.0)
 GLM_HEADS = ChosenHeads(8.0, 512.0, 64.0, 2048.0, 1.0)
 
 
-def test_blocks_at_the_peaks_are_work_over_peaks():
-    decode = BlockDecodeForm(start_s=0.0, memory_efficiency=1.0, index_efficiency=1.0, block_s=0.0, order=1.0)
-    read = 2048 * 512 + 100_000 * 256 + 4 * 16 * 128
+def test_blocks_are_work_over_the_share_of_the_peaks_that_kernels_reach():
+    decode = BlockDecodeForm(start_s=0.0, memory_efficiency=0.5, index_efficiency=0.25, block_s=0.0, order=1.0)
+    read = 2 * (2048 * 512 + 4 * 16 * 128) + 4 * 100_000 * 256
     assert block_decode_s(32.0, 100_000.0, 1.0, M3_HEADS, decode, PEAKS) == pytest.approx(32 * read / 4e12)
-    prefill = BlockPrefillForm(0.0, 1.0, 1.0, 1.0, 0.0, 0.0, order=1.0)
+    prefill = BlockPrefillForm(0.0, 0.5, 0.25, 0.125, 0.0, 0.0, order=1.0)
     chosen, pairs = 4096 * 2048, 4096 * 100_000 + 4096 * 4097 / 2
-    flops = 4 * 16 * 128 * chosen + 2 * 128 * pairs
-    moved = 4096 * 128 * (4 * 16 + 2 * (2 + 4)) + 104_096 * 256 + 2048 * 512
+    flops = 2 * 4 * 16 * 128 * chosen + 8 * 2 * 128 * pairs
+    moved = 4 * 4096 * 128 * (4 * 16 + 2 * (2 + 4)) + 104_096 * 256 + 2048 * 512
     took = block_prefill_s(1.0, 4096.0, 100_000.0, M3_HEADS, prefill, PEAKS)
     assert took == pytest.approx(flops / 1e15 + moved / 4e12)
 
@@ -141,16 +141,16 @@ def test_fewer_query_heads_than_a_tile_gain_no_attention():
     assert gap == pytest.approx(saved)
 
 
-def test_chosen_keys_at_the_peaks_are_work_over_peaks():
-    decode = ChosenDecodeForm(0.0, 1.0, 0.0, 1.0, 0.0, 1.0)
+def test_chosen_keys_are_work_over_the_share_of_the_peaks_that_kernels_reach():
+    decode = ChosenDecodeForm(0.0, 0.5, 0.0, 1.0, 0.0, 0.25)
     flops, row = 2 * 64 * 1088 * 2048, 2048 * 576
-    assert chosen_decode_s(32.0, 9e4, GLM_HEADS, decode, PEAKS) == pytest.approx(32 * (flops / 1e15 + row / 4e12))
-    assert chosen_decode_index_s(32.0, 9e4, INDEX, decode, PEAKS) == pytest.approx(32 * 9e4 * 132 / 4e12)
-    prefill = ChosenPrefillForm(0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0)
+    assert chosen_decode_s(32.0, 9e4, GLM_HEADS, decode, PEAKS) == pytest.approx(32 * (flops / 5e14 + row / 4e12))
+    assert chosen_decode_index_s(32.0, 9e4, INDEX, decode, PEAKS) == pytest.approx(32 * 9e4 * 132 / 1e12)
+    prefill = ChosenPrefillForm(0.0, 0.5, 0.0, 1.0, 0.0, 0.25, 0.0)
     assert chosen_prefill_s(2.0, 100.0, 0.0, GLM_HEADS, prefill, PEAKS) == pytest.approx(
-        2 * 5050 * 2 * 64 * 1088 / 1e15
+        2 * 5050 * 2 * 64 * 1088 / 5e14
     )
-    assert chosen_prefill_index_s(2.0, 100.0, 0.0, INDEX, prefill, PEAKS) == pytest.approx(2 * 5050 * 8192 / 1e15)
+    assert chosen_prefill_index_s(2.0, 100.0, 0.0, INDEX, prefill, PEAKS) == pytest.approx(2 * 5050 * 8192 / 2.5e14)
 
 
 LENGTHS = np.array([1.0, 64.0, 500.0, 2047.0, 2048.0, 2049.0, 4096.0, 30_000.0, 1e6])

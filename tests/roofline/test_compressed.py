@@ -40,11 +40,13 @@ def test_pairs_by_counting(shape: CompressedHeads, new: int, past: int) -> None:
     assert compressed_pairs(float(new), float(past), shape) == pytest.approx(pairs)
 
 
-def test_whole_kernels_at_the_peaks_are_on_the_roofline() -> None:
-    form = CompressedForm(start_s=0.0, compute_efficiency=1.0, memory_efficiency=1.0, row_keys=0.0)
+def test_whole_kernels_take_their_flops_and_their_bytes() -> None:
+    form = CompressedForm(start_s=0.0, compute_efficiency=0.5, memory_efficiency=0.25, row_keys=0.0)
     compute = 4 * 64 * 512 * 1e9 / 1e15
     passes = 1e3 * 512 * (7 + 4) * 64 / 4e12
-    assert compressed_attention_s(1e3, 1e9, 8e9, HEAVY, form, PEAKS) == pytest.approx(compute + passes + 8e9 / 4e12)
+    assert compressed_attention_s(1e3, 1e9, 8e9, HEAVY, form, PEAKS) == pytest.approx(
+        2 * compute + 4 * (passes + 8e9 / 4e12)
+    )
 
 
 def test_fewer_heads_than_a_group_cost_as_much_in_the_attention_kernel() -> None:

@@ -45,6 +45,12 @@ def test_skewed_routing_is_what_drawing_popularities_gives(tokens, skew):
     assert 1 <= active[0] <= 32
 
 
+def test_a_skew_of_one_lies_between_its_neighbours():
+    tokens = 2.0 ** np.arange(0, 15, 0.7)
+    below, at, above = (routed_load(tokens, 128, 8, 16, skew)[0] for skew in (0.99, 1.0, 1.01))
+    assert at == pytest.approx((below + above) / 2.0, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("ranks", "copies", "measured", "within"), [(32, 0, 2.564, 0.2), (32, 32, 1.109, 0.05), (36, 32, 1.115, 0.05)]
 )

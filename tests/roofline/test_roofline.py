@@ -215,6 +215,37 @@ def test_sums_with_their_norm_take_as_long_as_was_published() -> None:
     assert whole_s[0] == pytest.approx(whole_s[1], rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("model", "tp", "launches"),
+    [
+        # two norms, QKV, rotation, prompts, decodes, output, gate with up, activation, down; the embedding and the head
+        ("llama-3.1-8b", 1, 32 * 10 + 2),
+        # one norm more on either side, three kernels and the two norms of its rows; five for all rows together
+        ("gemma-4-e4b", 1, 42 * (10 + 2 + 5) + 2 + 4),
+        # matrices of 8 bits quantise their input; five passes over latents; two sums; router and 6 kernels of experts
+        ("deepseek-v3", 8, 3 * (2 + 11 + 2 + 2 + 5 + 2) + 58 * (2 + 11 + 2 + 2 + 5 + 2 + 1 + 8) + 4),
+        # of linear attention two projections, three passes and two kernels, of the other a gate; shared experts
+        ("qwen3.5-397b-a17b", 8, 45 * (2 + 2 + 5 + 1 + 1 + 3 + 6 + 2) + 15 * (3 + 2 + 2 + 1 + 1 + 3 + 6 + 2) + 4),
+        # two mixes of residuals of two kernels a layer and one at the end; experts of a narrower state, with its norm
+        ("kimi-k3", 8, (6 + 3 + 4 + 1 + 3 + 2) + 68 * (7 + 3 + 4 + 1 + 12 + 3) + 24 * (8 + 9 + 2 + 1 + 12 + 3) + 6),
+    ],
+)
+def test_kernels_are_as_many_as_counted_by_hand(model: str, tp: int, launches: int) -> None:
+    """Those of prompts and those of decodes, and outside the layers the embedding and the head, each with its sum."""
+    found = step_operators(
+        load_llm(model), HARDWARE.skus["h200-sxm"], load_llm(model).native_precision, Parallelism(tp=tp)
+    )
+    assert sum(each.launches for each in found) == launches
+
+
+def test_rows_of_every_layer_are_read_projected_and_gated() -> None:
+    """Gemma 4 E4B: 42 layers of 256 channels beside 2,560; moved in 16 bits."""
+    hidden, size, layers, tokens = 2560, 256, 42, 16
+    moved = more("gemma-4-e4b", NOTHING, decodes(tokens, 1), "hbm_bytes", OperatorFamily.EMBEDDING, BF16)
+    passes = 2 * hidden + (hidden + layers * size) + 7 * layers * size + layers * (2 * (hidden + size) + 3 * size)
+    assert moved == 2 * tokens * passes
+
+
 @pytest.mark.parametrize("tp", [2, 8])
 def test_tensor_parallel_conserves_flops(tp: int) -> None:
     shape = step_shape([1000] * 16, [(512, 0)])

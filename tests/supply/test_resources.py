@@ -150,7 +150,7 @@ def test_quotas_by_hand() -> None:
 
 
 def test_a_limit_says_where_it_cannot_be_held_to_the_letter() -> None:
-    """Sold by eight at P and singly at Q and R: nine in use are eight and one, or nine single ones."""
+    """Sold by eight at P and singly at Q and R: nine in use are eight and one, or nine single ones; twenty are 16."""
     eight = make_price(gpus_per_instance=8, usd_per_gpu_hour=1.0)
     single = [make_price(provider=name, usd_per_gpu_hour=usd) for name, usd in (("Q", 2.0), ("R", 3.0))]
     rule = policy(granularity=Granularity.INSTANCE)
@@ -163,6 +163,7 @@ def test_a_limit_says_where_it_cannot_be_held_to_the_letter() -> None:
 
     assert offered(eight, *single[:1], gpus={"h100-sxm": 9}) == (9, True, False)
     assert offered(single[0], gpus={"h100-sxm": 9}) == (9, False, False)
+    assert offered(eight, gpus={"h100-sxm": 20}) == (16, False, False)
     of_q = Quota(sku="h100-sxm", gpus=3, provider="Q")
     assert offered(eight, *single, quotas=(of_q,)) == (None, False, False)
     reserved = make_price(provider="Q", usd_per_gpu_hour=2.5, commitment="reserved")
