@@ -6,8 +6,8 @@ that it serves in every hour of UTC, and the cost [USD/h].
 Pairs of area and region whose distances are alike to `DISTANCE_STEP_S`, rounded up, are of one *class*:
 how much a pool carries depends on the threshold that is left, and not on where it stands or what it costs. Units are
 pools of mixed replicas of one SKU in powers of two at a region and for a class, slices are areas, periods the hours of
-a day, resources the GPUs of a region; a unit has rates for the areas no further than its class, and costs what sending
-its answers would if it were full (`Routes` have what is sent). Shares are continuous:
+a day, resources the GPUs of a region, bought for each class; a unit has rates for the areas no further than its class,
+and costs what sending its answers would if it were full (`Routes` have what is sent). Shares are continuous:
 
     least sum over hours and regions of the cost of GPUs    so that every area is served in every hour
 
@@ -46,6 +46,9 @@ DISTANCE_STEP_S = 0.05
 """Distances that differ by less are of one class [s]. A choice: finer makes more pools to evaluate and saves little."""
 LONGEST_TTFT_S = 60.0
 """Threshold above which no pool is looked for where the least TTFT is asked [s]. A choice."""
+WORK = 1e8
+"""Of a solve (`planner.optimizer.solve`): half a minute of one core at most. A choice: of three areas in three regions
+where reserved GPUs bind all hours, a fifth of it left 30 % above what was proved."""
 MS = 1e-3
 """Seconds of a millisecond."""
 
@@ -107,11 +110,22 @@ def uncovered(places: Sequence[Place]) -> list[Place]:
 class Routes:
     """What the program routes where: by region and class, by area, the rate in every hour [1/s], shape (24,).
 
-    The cost is that of GPUs and of transfer out.
+    The cost is that of GPUs and of transfer out; of the program, as if all pools were full.
     """
 
     rates_per_s: Mapping[tuple[Site, DistanceClass], Mapping[str, FloatArray]]
     usd_per_hour: float
+    program_usd_per_hour: float
+
+    @classmethod
+    def together(cls, parts: Sequence[Routes]) -> Routes:
+        """Of different areas, with nothing in common."""
+        rates: dict[tuple[Site, DistanceClass], dict[str, FloatArray]] = {}
+        for part in parts:
+            for key, by_area in part.rates_per_s.items():
+                rates.setdefault(key, {}).update(by_area)
+        costs = ((part.usd_per_hour, part.program_usd_per_hour) for part in parts)
+        return cls(rates, *map(math.fsum, zip(*costs, strict=True)))
 
     @property
     def sites(self) -> list[Site]:
@@ -308,6 +322,11 @@ class World:
             ]
         return places
 
+    @property
+    def has_quotas(self) -> bool:
+        """True if there are so many GPUs of some SKU at most in a region."""
+        return any(resource.at_most is not None for resource in _resources(self.places))
+
     def may_serve(self, site: Site, area: str) -> bool:
         """True if the requests of an area may be served in a region."""
         allowed = self.request.areas[area].residency
@@ -464,24 +483,39 @@ class World:
         places: Sequence[Place],
         areas: Collection[str],
         only: Mapping[tuple[Site, DistanceClass], Collection[str]] = MappingProxyType({}),
+        most_usd_per_hour: float = math.inf,
     ) -> Routes | None:
-        """The least cost of serving some areas from some regions; None where it cannot be done; see `units`."""
+        """The least cost of serving some areas from some regions; None where it cannot be done.
+
+        Args:
+            places: regions.
+            areas: that are to be served.
+            only: see `units`.
+            most_usd_per_hour: cost of the program above which no answer is looked for [USD/h].
+        """
         kept = uncovered(places)
         units = self.units(kept, areas, only)
         demand = {area: self.rates_per_s[area] for area in areas}
-        resources = [
-            each.model_copy(update={"name": f"{number} {each.name}", "group": ""})
-            for number, place in enumerate(kept)
-            for each in place.supply.supply.resources
-        ]
         problem = FleetProblem(
             slices=tuple(Slice(name=area, demand_per_s=tuple(rates)) for area, rates in demand.items()),
-            units=tuple(unit for unit, *_ in units.values()),
-            resources=tuple(resources),
+            units=tuple(
+                unit.model_copy(
+                    update={"takes": {**unit.takes, **{_bought(name, own): n for name, n in unit.takes.items()}}}
+                )
+                for unit, _, own, _ in units.values()
+            ),
+            resources=tuple(_resources(kept)),
             periods=periods_of(DemandProfile(factors=(1.0,) * HOURS)),
         )
         self.progress(f"solving over {len(kept)} regions")
-        answer = solve(problem, Objective.MIN_COST, relative_gap=COARSE_GAP, solver=self.request.search.solver)
+        answer = solve(
+            problem,
+            Objective.MIN_COST,
+            relative_gap=COARSE_GAP,
+            work=WORK,
+            most_usd_per_hour=most_usd_per_hour,
+            solver=self.request.search.solver,
+        )
         return _routes_of(answer, units) if answer.status.has_allocation else None
 
     def kept(self, places: Sequence[Place], held: Mapping[Site, Mapping[str, float]], share: float = 1.0) -> Kept:
@@ -493,17 +527,21 @@ class World:
             share: of the rates of pools that counts.
         """
         places = _whole(places)
-        units = self.units(places, self.request.areas, {}, share)
+        offered: dict[tuple[str, ...], dict[str, tuple[Unit, Place, DistanceClass, Column]]] = {}
         worst, found = (math.inf, 0.0), Kept(dict.fromkeys(self.request.areas, 0.0))
         resources = tuple(
             Resource(name=f"{number} {sku}", at_most=held[place.site].get(sku, 0.0))
             for number, place in enumerate(places)
             for sku in place.supply.supply.cheapest
         )
-        for hour in range(HOURS) if units else ():
+        for hour in range(HOURS):
             demand = {area: float(rates[hour]) for area, rates in self.rates_per_s.items() if rates[hour] > 0.0}
             if not demand:
                 continue
+            awake = tuple(demand)
+            units = offered[awake] = offered.get(awake) or self.units(places, awake, {}, share)
+            if not units:
+                return found
             problem = FleetProblem(
                 slices=tuple(Slice(name=area, demand_per_s=(rate,)) for area, rate in demand.items()),
                 units=tuple(unit for unit, *_ in units.values()),
@@ -593,6 +631,25 @@ class World:
         return high
 
 
+def _bought(name: str, own: DistanceClass) -> str:
+    """Name of a resource of a region as it is bought for one of its fleets."""
+    return f"{name} for {own}"
+
+
+def _resources(places: Sequence[Place]) -> Iterator[Resource]:
+    """What there is of each resource of a region, and the ways to buy it for each of its fleets.
+
+    Fleets of a region are planned by themselves, so that what is reserved for one serves no other.
+    """
+    for number, place in enumerate(places):
+        for each in place.supply.supply.resources:
+            name, sold = f"{number} {each.name}", [one.at_most for one in each.purchases]
+            most = [each.at_most, math.fsum(one or 0.0 for one in sold) if sold and None not in sold else None]
+            yield Resource(name=name, at_most=min((one for one in most if one is not None), default=None))
+            for own in dict.fromkeys(place.classes.values()):
+                yield each.model_copy(update={"name": _bought(name, own), "group": "", "at_most": None})
+
+
 def _whole(places: Sequence[Place]) -> list[Place]:
     """Each region once, with its largest instances."""
     return list({place.site: place for place in places}.values())
@@ -641,4 +698,4 @@ def _routes_of(answer: Allocation, units: Mapping[str, tuple[Unit, Place, Distan
         sent_per_s = np.sum(list(answer.routed_per_s.get(name, {}).values()), axis=0)
         full_per_s = max(unit.rates_per_s.values()) * np.array(counts)
         usd += 3600.0 * place.out_usd * float(np.mean(sent_per_s - full_per_s))
-    return Routes({key: by_area for key, by_area in rates.items() if by_area}, usd)
+    return Routes({key: by_area for key, by_area in rates.items() if by_area}, usd, answer.cost_usd_per_hour)

@@ -225,20 +225,16 @@ def plan_regions(
     joint = None if reasons else world.routes(world.places, request.areas)
     if joint is None:
         return RegionsPlan(request, diagnosis=reasons or ("no fleets carry the demand within limits.quotas",))
+    each = [world.routes(world.places, [area]) for area in request.areas]
+    stands = [_at(world, [site]) for site in dict.fromkeys(one.site for one in uncovered(world.places))]
+    alone = min(filter(None, stands), key=_cost, default=None)
+    known = [] if world.has_quotas else [alone, Routes.together(list(filter(None, each)))]
+    joint = min(filter(None, [joint, *known]), key=_cost)
     routes = _simpler(world, joint)
-    alone = min(
-        filter(
-            None,
-            (_at(world, [site], request.areas) for site in dict.fromkeys(one.site for one in uncovered(world.places))),
-        ),
-        key=lambda one: one.usd_per_hour,
-        default=None,
-    )
     fleets = _fleets(world, routes, simulate)
     if not all(fleet.plan.feasible for fleet in fleets):
         reasons = tuple(f"{fleet.site.name}: {why}" for fleet in fleets for why in fleet.plan.diagnosis)
         return RegionsPlan(request, diagnosis=reasons)
-    each = [world.routes(world.places, [area]) for area in request.areas]
     standings: dict[str, Sequence[Routes | None]] = {
         "this plan": [routes],
         "one region": [alone],
@@ -339,11 +335,15 @@ def _why_not(world: World, area: str) -> str:
     )
 
 
-def _at(world: World, sites: Collection[Site], areas: Collection[str]) -> Routes | None:
-    """The least cost of standing in some regions; None where they do not serve all areas."""
+def _at(world: World, sites: Collection[Site], most_usd_per_hour: float = math.inf) -> Routes | None:
+    """The least cost of standing in some regions, if it is not above the most; None where they do not serve all."""
     places = [place for place in world.places if place.site in sites]
-    served = {area for place in places for area in place.classes}
-    return world.routes(places, areas) if served >= set(areas) else None
+    served, areas = {area for place in places for area in place.classes}, world.request.areas
+    return world.routes(places, areas, most_usd_per_hour=most_usd_per_hour) if served >= set(areas) else None
+
+
+def _cost(routes: Routes) -> float:
+    return routes.program_usd_per_hour
 
 
 def _simpler(world: World, joint: Routes) -> Routes:
@@ -351,30 +351,33 @@ def _simpler(world: World, joint: Routes) -> Routes:
 
     A tie costs at most `SearchSpace.simplicity` more than the least that was found.
     """
-    areas, kept, least = world.request.areas, joint, joint.usd_per_hour
+    areas, kept, least = world.request.areas, joint, joint.program_usd_per_hour
+
+    def most() -> float:
+        return least * (1.0 + world.request.search.simplicity)
 
     def is_taken(fewer: Routes | None) -> bool:
-        """True of routes that are a tie, which are then kept."""
+        """True of routes, which are a tie and then kept."""
         nonlocal kept, least
-        if fewer is None or fewer.usd_per_hour > least * (1.0 + world.request.search.simplicity):
+        if fewer is None:
             return False
-        kept, least = fewer, min(least, fewer.usd_per_hour)
+        kept, least = fewer, min(least, fewer.program_usd_per_hour)
         return True
 
     def without(site: Site) -> Routes | None:
-        return _at(world, [other for other in kept.sites if other != site], areas)
+        return _at(world, [other for other in kept.sites if other != site], most())
 
     while len(kept.sites) > 1 and any(is_taken(without(site)) for site in kept.sites):
         pass
     places = [place for place in world.places if place.site in kept.sites]
     here = {site: [area for area in areas if kept.share(site, area, world) >= LEAST_SHARE] for site in kept.sites}
-    if not is_taken(world.routes(places, areas, {key: here[key[0]] for key in kept.rates_per_s})):
+    if not is_taken(world.routes(places, areas, {key: here[key[0]] for key in kept.rates_per_s}, most())):
         here = {site: list(areas) for site in kept.sites}
     fleets = sorted(kept.rates_per_s, key=lambda key: float(np.sum(list(kept.rates_per_s[key].values()))))
     for fleet in fleets:
         others = {key: here[key[0]] for key in fleets if key in kept.rates_per_s and key != fleet}
         if others:
-            is_taken(world.routes(places, areas, others))
+            is_taken(world.routes(places, areas, others, most()))
     return kept
 
 
@@ -495,8 +498,8 @@ def _losses(world: World, fleets: Sequence[RegionFleet], joint: Routes, simulate
         others = held.keys() - {site}
         kept, share, survives = _carried(world, others, held, simulate_it)
         later, _, is_degraded = (kept, share, True) if survives else _carried(patient, others, held, simulate_it)
-        without = _at(world, world.distances.keys() - {site}, world.request.areas)
-        more = math.inf if without is None else max(0.0, without.usd_per_hour - joint.usd_per_hour)
+        without = _at(world, world.distances.keys() - {site})
+        more = math.inf if without is None else max(0.0, round(without.usd_per_hour - joint.usd_per_hour, 6))
         left = [place for place in world.places if place.site != site]
         could = uncovered(left) + [place for place in left if place.site in others]
         spare = 0.0 if survives else world.spare_usd_per_hour(could, held, share)

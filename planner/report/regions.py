@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from planner.core import Columns, Report, Table, duration, money, percent, significant, unit, with_unit
+from planner.core import Columns, Report, Table, change, duration, money, percent, significant, unit, with_unit
 from planner.fleet import RegionFleet, RegionLoss, RegionsPlan, Standing, UserLatency
 from planner.report.records import document, plan_to_dict
 
@@ -36,7 +36,7 @@ def tables(plan: RegionsPlan) -> tuple[Table, ...]:
         Table.of("Regions", plan.fleets, _FLEET_COLUMNS, _FLEET_NOTE),
         Table.of("At the users", plan.latencies, _LATENCY_COLUMNS, _LATENCY_NOTE),
         Table("Share of each area served, by hour of UTC", route_columns, routes),
-        Table.of("Ways of standing", plan.others, _STANDING_COLUMNS, _STANDING_NOTE),
+        Table.of("Ways of standing", plan.others, {**_STANDING_COLUMNS, **_against(plan.others[0])}, _STANDING_NOTE),
         Table.of("Loss of a region", plan.losses, _LOSS_COLUMNS, _LOSS_NOTE),
     )
 
@@ -87,6 +87,15 @@ def _parts(one: UserLatency) -> str:
     return f"{with_unit(one.at_user_s, metric)} = {parts}"
 
 
+def _against(own: Standing) -> Columns[Standing]:
+    """How much more a way of standing costs than this plan."""
+    return {
+        "against this plan": lambda one: (
+            change(one.usd_per_hour / own.usd_per_hour - 1.0) if math.isfinite(one.usd_per_hour) else "-"
+        )
+    }
+
+
 _FLEET_COLUMNS: Columns[RegionFleet] = {
     "region": lambda one: one.site.name,
     "serves": lambda one: ", ".join(one.shares),
@@ -126,8 +135,9 @@ _FLEET_NOTE = (
 )
 _LATENCY_NOTE = "In the busiest hour of the region. Network: what the way adds at that percentile."
 _STANDING_NOTE = (
-    "By the program of all regions, which plans none closer: compare them with one another. Any regions: the least, to "
-    "which more regions would come; no distance: if the way took no time, what keeping pools apart costs."
+    "By the program of all regions, which plans none closer: compare them with one another. Every area for itself: "
+    "what it costs more, serving one another's peaks saves. Any regions: the least, to which more regions would come; "
+    "no distance: if the way took no time, what keeping pools apart costs."
 )
 _LOSS_NOTE = (
     "Survives: in simulation too, where the plan was simulated. Still served within every target by GPUs that the "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 
 from hardware_db import HardwareDb, load_hardware
 from planner.core import InputError, Metric
@@ -24,6 +26,8 @@ from planner.scenario import load_scenario
 from planner.supply import Site, SiteSupply, Supply
 from planner.traffic import AreaDemand, DemandProfile, load_profile, network_time
 from planner.workload import LatencyDistribution, Sessions, TokenLengths, Workload
+from tests.builders import YAML_LOADER
+from tests.places import DOCS
 
 SMALL = (
     "search.skus=[h100-sxm]",
@@ -91,8 +95,10 @@ class MadeUp:
         one, two = self.rates[own]
         return (replicas // 2) * two + (replicas % 2) * one
 
-    def least_usd_per_hour(self) -> float:
+    def least_usd_per_hour(self, shared: bool = False) -> float:
         """By trying every number of replicas of each class at each site, in each hour.
+
+        What is committed is held for each class, or shared by those of a site.
 
         Shares are continuous, so an hour is served if no set of areas asks for more than the pools that serve any of
         them carry (Hall's condition for transport).
@@ -105,7 +111,7 @@ class MadeUp:
         rates = np.stack([carries[place][held[:, place]] for place in range(len(pools))], axis=1)
         of_site = [[site == number for site, _ in pools] for number in range(3)]
         at_site = np.stack([held[:, own].sum(axis=1) for own in of_site], axis=1)
-        by_hour = []
+        by_hour, served_in = [], []
         for hour in range(0, 24, 6):
             served = np.ones(len(held), dtype=bool)
             for count in (1, 2, 3):
@@ -114,9 +120,12 @@ class MadeUp:
                     useful = [place for place, areas in enumerate(areas_of) if areas & names]
                     served &= rates[:, useful].sum(axis=1) >= self.demand[list(group), hour].sum() - 1e-9
             by_hour.append(at_site[served])
+            served_in.append(served)
         usd = np.array(self.usd)
         if not self.committed:
             return float(np.mean([(sites @ usd).min() for sites in by_hour]))
+        if not shared:
+            return float((at_site[np.logical_and.reduce(served_in)] @ usd).min())
         triples = itertools.product(range(2 * most), repeat=3)
         enough = (triple for triple in triples if all((sites <= triple).all(axis=1).any() for sites in by_hour))
         return min(float(np.dot(triple, usd)) for triple in enough)
@@ -235,6 +244,44 @@ def test_a_lost_region_is_carried_by_none_where_it_is_the_only_one(found: Region
             assert not loss.survives
 
 
+@pytest.mark.parametrize(
+    ("row", "changes"),
+    [
+        ("long prompts", ()),
+        (
+            "voice",
+            (
+                "workload.rate_per_s=45",
+                "workload.lengths={input_tokens: 500, output_tokens: 100}",
+                "slo.0.threshold_s=0.35",
+            ),
+        ),
+    ],
+)
+def test_the_guide_says_what_following_the_sun_saves(row: str, changes: tuple[str, ...]) -> None:
+    """Reserved GPUs serve one another's peaks where TTFT has room for the way; figures as in the guide."""
+    text = (DOCS / "how-to" / "serve-the-world.md").read_text(encoding="utf-8")
+    content = next(block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "follow-the-sun" in block)
+    answer = plan_regions(load_scenario(yaml.load(content, YAML_LOADER), changes), simulate=False)
+    own, _, each, _, nowhere_far = (one.usd_per_hour for one in answer.others)
+    cells = next(line for line in text.splitlines() if line.startswith(f"| {row} |")).split(" | ")
+    assert f"{own:.2f}" == cells[1].split(",")[0]
+    assert (f"{each:.2f}", f"{nowhere_far:.2f}") == (cells[2], cells[4].removesuffix(" |"))
+    assert f"{100 * (1 - own / each):.0f} %" == cells[3]
+    assert answer.usd_per_hour <= each * (1.0 + region_program.COARSE_GAP)
+    assert len(answer.fleets) == (1 if row == "long prompts" else 3)
+
+
+def test_no_way_that_is_known_is_cheaper_however_far_the_program_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With next to no work for the program of all areas, what each area costs for itself is not given away."""
+    monkeypatch.setattr(region_program, "WORK", 1.0)
+    areas = demand(hours=load_profile("office"))
+    answer = plan_regions(small(areas, "slo.0.threshold_s=0.8", "prices.commitments=[reserved]"), simulate=False)
+    own, one_region, each, any_regions, _ = (one.usd_per_hour for one in answer.others)
+    assert any_regions <= min(one_region, each) * (1.0 + 1e-9)
+    assert own <= any_regions * (1.0 + answer.request.search.simplicity) * (1.0 + 1e-9)
+
+
 def at_no_distance(hardware: HardwareDb) -> HardwareDb:
     near = (
         one.model_copy(update={"round_trips_s": dict.fromkeys(one.round_trips_s, 0.0)}) for one in hardware.distances
@@ -350,7 +397,7 @@ def test_what_is_held_besides_is_the_least_that_carries_all(seed: int, monkeypat
     monkeypatch.setattr(region_program, "COARSE_GAP", 1e-6)
     made_up = MadeUp(seed, committed=True)
     world = made_up.world()
-    least = made_up.least_usd_per_hour()
+    least = made_up.least_usd_per_hour(shared=True)
     assert world.spare_usd_per_hour(world.places, {}) == pytest.approx(least, rel=1e-5)
     enough = {place.site: {"h100-sxm": 1000.0} for place in world.places}
     assert world.spare_usd_per_hour(world.places, enough) == pytest.approx(0.0)
