@@ -317,14 +317,14 @@ class MeanSteps:
     Theory asks for nothing else, for many steps at once.
 
     Attributes:
-        tables: of the replica (`StepTimer.mean_tables`).
+        tables: of the replica, with those of a draft (`StepTimer.tables`).
         decode_context: tokens a decode attends to.
         chunks: prompt chunks per prompt token.
         attention_tokens: prompt tokens at which their attention is tabulated, rising, shape (P,).
         attention_s: that attention [s], shape (P,).
     """
 
-    tables: StepTables
+    tables: tuple[StepTables, StepTables, float]
     decode_context: float
     chunks: float
     attention_tokens: FloatArray
@@ -364,12 +364,14 @@ class MeanSteps:
 
     def _times_s(self, decodes: FloatArray, decode_context: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
         attention = self.chunks, self.attention_tokens, self.attention_s
-        return _mean_times_s(self.tables, *attention, decodes, decode_context, prompt_tokens)
+        return _mean_times_s(*self.tables, *attention, decodes, decode_context, prompt_tokens)
 
 
 @compiled(makes_arrays=True)
 def _mean_times_s(
     tables: StepTables,
+    drafts: StepTables,
+    draft_steps: float,
     chunks: float,
     attention_tokens: FloatArray,
     attention_s: FloatArray,
@@ -383,4 +385,6 @@ def _mean_times_s(
         prompts_s = curve_at(attention_tokens, attention_s, tokens)
         content = decodes[step], decode_context[step], tokens, tokens * chunks, prompts_s
         seconds[step] = seconds_beside_attention(tables, *content)
+        if draft_steps > 0.0 and decodes[step] > 0.0:
+            seconds[step] += draft_steps * decode_seconds(drafts, decodes[step], decode_context[step], 0.0)
     return seconds

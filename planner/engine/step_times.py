@@ -199,11 +199,6 @@ class StepTimer:
             return None
         return self._tables, NO_TABLES if draft is None else draft._tables, self.draft_steps
 
-    @property
-    def mean_tables(self) -> StepTables | None:
-        """The tables of steps without drafts whose prompts' attention is known."""
-        return None if self.draft is not None or self.others else self._tables
-
     @cached_property
     def _tables(self) -> StepTables:
         costs, split, checks_drafts = self.costs, self.parallelism, self.queries > 1.0

@@ -330,7 +330,7 @@ class PoolStepTime:
     @cached_property
     def _mean_steps(self) -> MeanSteps | None:
         """Reads the same from tables; None where steps take more than these hold."""
-        tables, costs = self.timer.mean_tables, self.costs
+        tables, costs = self.timer.tables, self.costs
         if tables is None:
             return None
         return MeanSteps(tables, costs.decode_context, costs.chunks, self.attention_tokens, self.attention_s)

@@ -77,7 +77,7 @@ LARGE_RECORDS = ("llm", "sku", "engine", "calibration")
 SETTLING_TIMES, NEAREST_TO_LIMIT = 20.0, 0.98
 """Settling times in a run whose second half shows whether waits grow: twenty leave e^-10 of the empty start by half of
 it. They grow without bound, so that from this utilisation on no longer run is asked for. A choice."""
-RATIO_STEP = 0.2
+RATIO_STEP = 0.4
 """Steps of the logarithm of the ratio of shifts between which pools are interpolated. A choice: resolution."""
 MOST_POOLS = 512
 """Pools whose steady queues and largest stable rates are kept for other rates. Affects speed and memory only."""
@@ -270,16 +270,19 @@ class _SteadyPools:
         return SteadyQueues(lambda load: self.at(load * self.limit_per_s).queue, self.limit_per_s)
 
     @cached_property
-    def between_shifts(self) -> SteadyQueues:
-        """The same, between pools with decodes as estimated and prompts shifted by whole `RATIO_STEP`s.
+    def neighbours(self) -> dict[_SteadyPools, float]:
+        """Pools with decodes as estimated and prompts shifted by whole `RATIO_STEP`s, with their parts; or none.
 
         Where all that a step consists of is shifted, prompts by p and decodes by d, it takes d times as long as one
         with prompts shifted by p / d alone, and so does all at the same load but what a request waits for before the
         scheduler sees it. Of the ratio latencies are smooth: a parabola of logarithms through the three nearest.
         """
         pool, shift = self.pool, self.pool.config.shift
-        if shift is None or has_prefixes(pool, self.workload) or pool_model(pool, self.workload.lengths).extras:
-            return self.queues
+        if shift is None or has_prefixes(pool, self.workload):
+            return {}
+        estimated = _steady_pools(rebuilt(pool, config=rebuilt(pool.config, shift=None)), self.workload)
+        if pool_model(estimated.pool, self.workload.lengths).extras is not None:
+            return {}
         place = 0.0 if pool.role is Role.DECODE else math.log(shift.prompt / shift.decode) / RATIO_STEP
         nearest = round(place)
         past = place - nearest
@@ -288,23 +291,34 @@ class _SteadyPools:
             nearest: 1.0 - past**2,
             nearest + 1: past * (past + 1.0) / 2.0,
         }
-        weights = {step: weight for step, weight in weights.items() if weight}
-        before_s = rebuilt(pool.config, shift=None).costs.request_s
-        shifts = [StepTimeShift(prompt=math.exp(step * RATIO_STEP), request_s=-before_s) for step in weights]
-        configs = (rebuilt(pool.config, shift=own) for own in shifts)
-        pools = [_steady_pools(rebuilt(pool, config=config), self.workload) for config in configs]
-        shares, later_s = list(weights.values()), 0.0 if pool.role is Role.DECODE else pool.config.costs.request_s
-        log_limit = sum(weight * math.log(own.limit_per_s) for weight, own in zip(shares, pools, strict=True))
+        return {_shifted(estimated, step): weight for step, weight in weights.items() if weight}
+
+    @cached_property
+    def between_shifts(self) -> SteadyQueues:
+        """The queue of the pool by load, between those of its neighbours."""
+        pools, weights = list(self.neighbours), list(self.neighbours.values())
+        config, shift = self.pool.config, self.pool.config.shift
+        if not pools or shift is None:
+            return self.queues
+        later_s = 0.0 if self.pool.role is Role.DECODE else config.costs.request_s
+        log_limit = sum(weight * math.log(own.limit_per_s) for weight, own in zip(weights, pools, strict=True))
 
         def solve(load: float) -> QueueLatency:
             queues = [own.at(load * own.limit_per_s).queue for own in pools]
-            return queue_between(queues, shares, shift.decode, later_s)
+            return queue_between(queues, weights, shift.decode, later_s)
 
         return SteadyQueues(solve, math.exp(log_limit) / shift.decode)
 
-    def mixes(self, workload: Workload, between_shifts: bool) -> tuple[MixedWindows, ...]:
+    @cached_property
+    def growth_between_shifts(self) -> tuple[float, float]:
+        """`growth`, between those of its neighbours."""
+        parts = self.neighbours or {self: 1.0}
+        by_inputs, by_outputs = np.array([own.growth for own in parts]).T @ list(parts.values())
+        return float(by_inputs), float(by_outputs)
+
+    def mixes(self, workload: Workload, growth: tuple[float, float], between_shifts: bool) -> tuple[MixedWindows, ...]:
         """The pool before the requests of windows in which they are alike; none where they are in all."""
-        by_inputs, by_outputs = self.growth
+        by_inputs, by_outputs = growth
         parts = []
         for mix, steady in length_mixes(workload, self.pool.role):
             pools = _steady_pools(self.pool, steady)
@@ -317,8 +331,10 @@ class _SteadyPools:
         arrivals = workload.open_arrivals
         rate_per_s, drift = arrivals.rate_per_s, arrivals.drift
         assert drift is not None
-        growth = self.growth if drift.input_factors else (0.0, 1.0)
-        mixes = self.mixes(workload, between_shifts) if drift.input_factors else ()
+        growth, mixes = (0.0, 1.0), tuple[MixedWindows, ...]()
+        if drift.input_factors:
+            growth = self.growth_between_shifts if between_shifts else self.growth
+            mixes = self.mixes(workload, growth, between_shifts)
         queues = self.between_shifts if between_shifts else self.queues
         queue = queue_under_drift(queues, rate_per_s, drift, growth, mixes)
         nearest = rate_per_s
@@ -338,6 +354,14 @@ class _SteadyPools:
             rate_per_s=node.rate_per_s * (rate_per_s / nearest),
             workload=Workload(arrivals=arrivals, classes=node.workload.classes),
         )
+
+
+@lru_cache(maxsize=MOST_POOLS)
+def _shifted(pools: _SteadyPools, steps: int) -> _SteadyPools:
+    """A pool with prompts shifted by so many `RATIO_STEP`s, and nothing that a request waits for before."""
+    pool, config = pools.pool, pools.pool.config
+    own = StepTimeShift(prompt=math.exp(steps * RATIO_STEP), request_s=-config.costs.request_s)
+    return _steady_pools(rebuilt(pool, config=rebuilt(config, shift=own)), pools.workload)
 
 
 def with_known_hits(deployment: Deployment, workload: Workload) -> Workload:

@@ -13,12 +13,13 @@ from planner.engine.lookup import TOKENS
 from planner.roofline import Parallelism, StepShape
 from tests.builders import calibrated, replica
 
+DRAFTS = Speculation(draft_tokens=2, acceptance=0.7)
 CONTEXT, CHUNKS, PAIRS, CACHED = 1234.5, 1.0 / 700.0, 410.0, 1.3
 
 
 def mean_steps(timer: StepTimer, tokens: np.ndarray, attention_s: np.ndarray) -> MeanSteps:
-    assert timer.mean_tables is not None
-    return MeanSteps(timer.mean_tables, CONTEXT, CHUNKS, tokens, attention_s)
+    assert timer.tables is not None
+    return MeanSteps(timer.tables, CONTEXT, CHUNKS, tokens, attention_s)
 
 
 def shapes(decodes: np.ndarray, tokens: np.ndarray) -> StepShape:
@@ -34,6 +35,7 @@ def shapes(decodes: np.ndarray, tokens: np.ndarray) -> StepShape:
         ("deepseek-v3", {"parallelism": Parallelism(tp=1, dp=8, ep=8)}),
         ("deepseek-v3", {"parallelism": Parallelism(tp=8, ep=8)}),
         ("gpt-oss-120b", {}),
+        ("deepseek-v3", {"parallelism": Parallelism(tp=8, ep=8), "speculation": DRAFTS}),
     ],
 )
 @pytest.mark.parametrize("fitted", [True, False], ids=["calibrated", "on the roofline"])
@@ -69,8 +71,5 @@ def test_between_sizes_that_were_tabulated_a_step_takes_a_time_between_theirs(ga
     assert np.all(middle == pytest.approx(np.clip(middle, np.minimum(low, high), np.maximum(low, high)), rel=1e-9))
 
 
-def test_what_depends_on_more_than_mean_content_is_left_to_the_step_timer() -> None:
-    drafting = replica(speculation=Speculation(draft_tokens=2, acceptance=0.7, draft_cost=0.05)).timer
-    staged = replace(drafting, draft=None, others=(replica().timer,))
-    assert drafting.mean_tables is None
-    assert staged.mean_tables is None
+def test_what_steps_of_several_stages_take_is_left_to_the_step_timer() -> None:
+    assert replace(replica().timer, others=(replica().timer,)).tables is None
