@@ -110,7 +110,8 @@ def rate_inputs() -> None:
             st.number_input(title, 0.001, 1e9, format="%g", help=meaning, **bound)
             return
     if rate is None and users is None:
-        st.caption("This scenario has no rate: it replays a trace. Edit it in the file.")
+        by_trace = "This scenario has no rate: it replays a trace. Edit it in the file."
+        st.caption("Each area says how much it asks for." if session.value("demand") else by_trace)
         return
     units = {unit: seconds for unit, seconds in SECONDS.items() if unit != TOKENS_PER_DAY}
     try:

@@ -61,6 +61,16 @@ def test_users_and_their_hours_are_edited_as_users() -> None:
     assert request.areas["europe"].hours == load_profile("office")
 
 
+def test_how_much_areas_ask_for_is_said_of_them() -> None:
+    """By users of areas, which no rate stands beside; it says neither that a trace is replayed nor any rate."""
+    demand = json.dumps({"europe": {"users": 200_000, "hours": "office"}})
+    few = dict(setting.split("=") for setting in FEW)
+    stated = {"workload.rate_per_s": "null", "workload.requests_per_user_per_day": "10", "demand": demand}
+    app = opened({"base": WORLD, **few, **stated})
+    assert not app.exception and not app.error
+    assert "Each area says how much it asks for." in said(app) + str([text.value for text in app.sidebar.caption])
+
+
 def test_the_answer_is_that_of_the_plan(page: AppTest, found: RegionsPlan) -> None:
     assert not page.exception and not page.error
     assert regions.headline(found) in said(page)
