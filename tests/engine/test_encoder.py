@@ -98,6 +98,7 @@ def test_patches_attend_to_one_another_as_measured(images: int, patches: int, se
     attention = PatchAttention(
         OperatorFamily.ATTENTION_PREFILL, Dtype.BF16, 1.0, Driver.SHAPE, 16.0, 16.0, 72.0, Dtype.BF16, 0.0
     )
+    assert attention.prompt_work.token_bytes == 4 * 16 * 72 * 2  # a query, a key, a value and an output in 16 bits
     fitted, past = calibrated(QWEN), (patches - 1.0) / 2.0
     load = Load(1.0, 1.0, 1.0, 0.0, 1.0, chunks=float(images), new=float(patches), past=past, cached=0.0)
     taken_s = operator_seconds(attention, load, CalibratedGpu(H100, fitted.calibration), math.inf)

@@ -53,7 +53,9 @@ class TestCapacity:
         assert found.kv_capacity_tokens == 0
         peaks = (found.activation_bytes + found.sampling_bytes) / 1e9
         assert f"weights 141.1 GB + activations and sampling {peaks:.1f} GB + graphs" in str(found.reason)
-        assert "use more GPUs per replica" in str(found.reason)
+        assert f"of the {HARDWARE.skus['h100-sxm'].seen_bytes / 1e9:.1f} GB of a GPU; use more GPUs per replica" in str(
+            found.reason
+        )
 
     def test_fp8_deepseek_fits_four_gb200_with_a_rank_each(self) -> None:
         """It ran there: 671 GB of weights, attention and embeddings four times, on 4 x 185 GiB."""

@@ -33,6 +33,16 @@ def test_adapters_of_routed_experts_are_read_where_tokens_go() -> None:
     assert work.token_flops == 2 * (others + routed / 4)
 
 
+def test_many_steps_at_once_are_one_by_one() -> None:
+    for config in (replica(), replica(llm=load_llm("mixtral-8x7b-v0.1"))):
+        work = AdapterWork.of(config.model_copy(update={"lora": LoraAdapters(adapters=8)}))
+        tokens, distinct = (each.ravel() for each in np.meshgrid([0.0, 1.0, 5.0, 1e5], [0.0, 1.0, 3.0, 8.0]))
+        assert work.times_s(tokens, distinct) == pytest.approx(
+            [work.step_s(*one) for one in zip(tokens, distinct, strict=True)]
+        )
+        assert [work.step_s(5.0, 0.0), work.step_s(0.0, 3.0)] == [0.0, 0.0]
+
+
 def test_slots_take_memory_from_the_cache() -> None:
     many, none = replica(lora=LoraAdapters(adapters=100, slots=64)), replica()
     assert lora_bytes_per_gpu(many) == 64 * 2 * 41_943_040

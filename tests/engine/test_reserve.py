@@ -163,6 +163,9 @@ class TestShare:
         ranks = rebuilt(config, sku=HARDWARE.skus["h200-sxm"], parallelism=Parallelism(tp=1, dp=8))
         alone = rebuilt(ranks, parallelism=Parallelism())
         assert memory_share(rebuilt(ranks, max_batched_tokens=8 * 8192)) < memory_share(alone)
+        fewer = (memory_share(rebuilt(ranks, max_batched_tokens=8 * each)) for each in (8192, 16_384))
+        both = (memory_share(rebuilt(alone, max_batched_tokens=each)) for each in (8192, 16_384))
+        assert next(fewer) - next(fewer) == pytest.approx(next(both) - next(both), abs=0.002)
 
     @pytest.mark.parametrize(
         ("version", "share"), [("0.11.0", 0.9), ("0.19", 0.9), ("0.20", 0.92), ("0.33", 0.92), (None, 0.92)]

@@ -190,17 +190,24 @@ class TestProbability:
         assert found[0] < 0.1 and found[-1] > 0.99
 
 
-STUCK = {
-    "the context is too long": memory("qwen3-32b", "h100-sxm"),
-    "a log of a refusal": memory("qwen3-32b", "h100-sxm", engine_version="0.11.0", max_request_tokens=32_000),
-    "many requests": memory(
-        "qwen3-32b", "h100-sxm", engine_version="0.11.0", max_request_tokens=20_000, max_running_requests=1024
+STUCK: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "the context is too long": ("qwen3-32b", "h100-sxm", {}),
+    "a log of a refusal": ("qwen3-32b", "h100-sxm", {"engine_version": "0.11.0", "max_request_tokens": 32_000}),
+    "many requests": (
+        *("qwen3-32b", "h100-sxm"),
+        {"engine_version": "0.11.0", "max_request_tokens": 20_000, "max_running_requests": 1024},
     ),
-    "weights leave nothing": memory("llama-3.1-70b", "h100-sxm", max_request_tokens=8192),
-    "a small share": memory("llama-3.1-8b", "h100-sxm", memory_fraction=0.2, max_request_tokens=8192),
-    "more than a GPU has": memory("llama-3.1-8b", "l4", max_request_tokens=32_768, max_running_requests=64),
+    "weights leave nothing": ("llama-3.1-70b", "h100-sxm", {"max_request_tokens": 8192}),
+    "a small share": ("llama-3.1-8b", "h100-sxm", {"memory_fraction": 0.2, "max_request_tokens": 8192}),
+    "more than a GPU has": ("llama-3.1-8b", "l4", {"max_request_tokens": 32_768, "max_running_requests": 64}),
 }
 """Servers that do not start, by why."""
+
+
+@functools.cache
+def stuck(name: str) -> StartUp:
+    llm, sku, settings = STUCK[name]
+    return memory(llm, sku, **settings)
 
 
 class TestFixes:
@@ -215,14 +222,14 @@ class TestFixes:
 
     @pytest.mark.parametrize("name", STUCK)
     def test_each_makes_it_start(self, name: str) -> None:
-        found = STUCK[name]
+        found = stuck(name)
         assert not found.starts and found.fixes
         for fix in found.fixes:
             assert self.changed(found.replica, fix.field, fix.value).starts, fix
 
     @pytest.mark.parametrize("name", STUCK)
     def test_the_next_smaller_one_does_not(self, name: str) -> None:
-        found = STUCK[name]
+        found = stuck(name)
         smaller = {
             "max_request_tokens": lambda value: value + 1024,
             "max_running_requests": lambda value: 2 * value,
@@ -232,8 +239,12 @@ class TestFixes:
         for fix in found.fixes:
             assert not self.changed(found.replica, fix.field, smaller[fix.field](fix.value)).starts, fix
 
+    def test_no_request_is_longer_than_the_context_however_much_room_there_is(self) -> None:
+        found = memory("qwen3-0.6b", "h200-sxm")
+        assert found.longest_tokens == found.replica.llm.max_context_tokens
+
     def test_all_settings_are_looked_at(self) -> None:
-        fields = {fix.field for found in STUCK.values() for fix in found.fixes}
+        fields = {fix.field for found in map(stuck, STUCK) for fix in found.fixes}
         assert fields == {"max_request_tokens", "max_running_requests", "memory_fraction", "parallelism.tp"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -161,6 +162,8 @@ def test_the_mean_grows_by_the_mean_delay_and_only_for_those_that_have_it() -> N
     assert after.ttft.mean_s - before.ttft.mean_s == pytest.approx(0.75, rel=1e-6)
     assert before.joint is not None
     assert after.joint is not None
+    apart = with_delay(replace(before, joint=None), np.array([100.0, 900.0]), chances, np.array([0.0, 3.0]), NO_WAIT)
+    assert apart.e2e.mean_s - before.e2e.mean_s == pytest.approx(0.75, rel=1e-6)
     later = (after.joint.first_s - before.joint.first_s) @ before.joint.first_mass
     assert later[before.joint.prompts.argmin()] == pytest.approx(1.5, rel=1e-6)
     assert later[before.joint.prompts.argmax()] == pytest.approx(0.0, abs=1e-9)

@@ -24,6 +24,7 @@ from planner.queueing import (
     prefill_pool,
 )
 from planner.queueing.batch_occupancy import running_distribution
+from planner.queueing.offered_load import _first_met
 from planner.workload import LatencyDistribution, TokenLengths
 from tests.queueing.classic_queues import kingman_wait_s, mdc_wait_s, pollaczek_khinchine_wait_s
 from tests.queueing.servers import AZURE, CHAT, LLAMA_8B, LLAMA_70B, flat, linear, poisson
@@ -354,3 +355,10 @@ def test_slots_that_nobody_waits_for_change_nothing(lengths: TokenLengths, budge
             for level in (0.5, 0.99):
                 with_all = getattr(free, metric).quantile_s(level)
                 assert getattr(found, metric).quantile_s(level) == pytest.approx(with_all, rel=1e-3), (slots, metric)
+
+
+@pytest.mark.parametrize(("base_s", "met_s"), [(0.1, 1.0), (0.75, 1.5), (1.5, 3.0), (5.0, 4.0)])
+def test_a_step_as_long_as_it_needs_is_found_between_the_times_tried(base_s: float, met_s: float) -> None:
+    """Of T = base + T / 2; at least the shortest of the times, at most the longest."""
+    times_s = np.array([1.0, 2.0, 4.0])
+    assert _first_met(times_s, base_s + times_s / 2.0) == pytest.approx(met_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import date
 from typing import Any
 
@@ -13,7 +14,16 @@ from hypothesis import strategies as st
 from hardware_db import Calibration, Coefficient, Dtype, KernelFit, load_hardware, select_calibration
 from planner.core import InputError
 from planner.engine.replica import step_shape
-from planner.llm import BYTES_PER_VALUE, GroupedQueryAttention, Part, Precision, load_draft, load_llm
+from planner.llm import (
+    BYTES_PER_VALUE,
+    GroupedQueryAttention,
+    LlmSpec,
+    Part,
+    Precision,
+    list_llms,
+    load_draft,
+    load_llm,
+)
 from planner.llm.sizes import linear_parameters_by_part
 from planner.roofline import (
     CalibratedGpu,
@@ -42,6 +52,7 @@ from planner.roofline.latent import LatentPrefill
 from planner.roofline.operators import (
     GEMM_FALLBACKS,
     Collective,
+    Elementwise,
     ExpertExchange,
     MatrixProduct,
     NetworkCollective,
@@ -202,6 +213,8 @@ def test_sums_with_their_norm_take_as_long_as_was_published() -> None:
         step_operators(load_llm("llama-3.1-70b"), b300, BF16, split, fusion=Fusion(most)) for most in (0.0, 64.0 * mib)
     )
     one = next(one for one in fused if isinstance(one, NormedReduce))
+    mixed = step_operators(load_llm("deepseek-v4-flash"), b300, BF16, split, fusion=Fusion(64.0 * mib))
+    assert not any(isinstance(each, NormedReduce) for each in mixed), "norms stand between mixes of streams"
     for tokens, published_s in ((2048, 97e-6), (4096, 197e-6)):
         took = one.kernel_s(Load.of(decodes(tokens, 1), split), gpu)
         assert took is not None and float(took) == pytest.approx(published_s, rel=0.15)
@@ -236,6 +249,33 @@ def test_kernels_are_as_many_as_counted_by_hand(model: str, tp: int, launches: i
         load_llm(model), HARDWARE.skus["h200-sxm"], load_llm(model).native_precision, Parallelism(tp=tp)
     )
     assert sum(each.launches for each in found) == launches
+
+
+CHANNELS = re.compile(
+    r"(head|index|key|value|nope|rope)_dim|hidden_size|(\w+_)?intermediate|\w+_rank|latent|(state_)?size|qk_norm_values"
+)
+
+
+def wider(part: Any) -> Any:
+    """With twice the channels everywhere, in as many heads, experts and layers."""
+    if isinstance(part, dict):
+        is_width = {name: bool(CHANNELS.fullmatch(name)) and isinstance(each, int) for name, each in part.items()}
+        return {name: 2 * each if is_width[name] else wider(each) for name, each in part.items()}
+    return [wider(each) for each in part] if isinstance(part, (list, tuple)) else part
+
+
+@pytest.mark.parametrize("model", list_llms())
+def test_twice_the_channels_are_twice_the_values_of_passes_and_sums_and_the_inner_width_of_matrices(model: str) -> None:
+    llm = load_llm(model)
+    found, doubled = (
+        step_operators(each, HARDWARE.skus["h200-sxm"], BF16, Parallelism())
+        for each in (llm, LlmSpec.model_validate(wider(llm.model_dump())))
+    )
+    for one, two in zip(found, doubled, strict=True):
+        if isinstance(one, Elementwise):  # a gate has one value a head
+            assert two.values / one.values == pytest.approx(2.0, rel=3e-3), one
+        elif isinstance(one, MatrixProduct):
+            assert two.k == 2.0 * one.k and one.n <= two.n <= 2.0 * one.n, one
 
 
 def test_rows_of_every_layer_are_read_projected_and_gated() -> None:

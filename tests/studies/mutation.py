@@ -1,4 +1,4 @@
-"""Do the tests notice? ``python -m tests.studies.mutation [--package NAME ...] [--mutants N] [--again]``.
+"""Do the tests notice? ``python -m tests.studies.mutation [--package NAME ...] [--again]``.
 
 Draws places in the functions of a package with a seed, changes one operator, comparison or number at each with the
 operators of cosmic-ray (``pip install cosmic-ray``; no extra of the project has it), and runs the tests that pass
@@ -37,10 +37,9 @@ from tests.studies.rows import write_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).with_suffix(".csv")
-SEED = 20261124
-MUTANTS = 110
-"""Drawn for each package."""
-PACKAGES = ("queueing", "roofline", "supply", "optimizer", "engine")
+SEED = 20261130
+MUTANTS = {"queueing": 20, "roofline": 20, "supply": 10, "optimizer": 14, "engine": 16}
+"""Drawn of each package, by its size."""
 LEFT_OUT = re.compile(r"__init__|types")
 """Modules without arithmetic."""
 BESIDE = {"roofline": ("tests/engine",)}
@@ -352,7 +351,7 @@ def write(rows: list[Mutant]) -> None:
 def summary(rows: list[Mutant]) -> str:
     """Mutants, noticed, survivors and the share noticed, by package."""
     lines = []
-    for package in (*PACKAGES, ""):
+    for package in (*MUTANTS, ""):
         own = [row for row in rows if row.package == package or not package]
         noticed = sum(row.outcome in ("killed", "hung") for row in own)
         share = noticed / max(len(own), 1)
@@ -363,8 +362,7 @@ def summary(rows: list[Mutant]) -> str:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--package", choices=PACKAGES, nargs="*", default=PACKAGES)
-    parser.add_argument("--mutants", type=int, default=MUTANTS)
+    parser.add_argument("--package", choices=MUTANTS, nargs="*", default=tuple(MUTANTS))
     parser.add_argument("--again", action="store_true", help="only those that survived, with slower tests too")
     given = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -375,7 +373,7 @@ def main() -> int:
             chosen = [row for row in before if row.package == package and row.outcome in ("survived", "no test")]
             rows = before
         else:
-            chosen = drawn(package, given.mutants)
+            chosen = drawn(package, MUTANTS[package])
             for mutant in chosen:
                 mutant.answer = answers.get(mutant.key, "")
             rows = [row for row in before if row.package != package] + chosen

@@ -71,6 +71,22 @@ def test_rows_that_are_left_out_are_counted_with_the_reason() -> None:
     assert len(found.notes) == 6
 
 
+@pytest.mark.parametrize(
+    ("hours", "usd", "counts"),
+    [
+        ("0.5", "8", True),
+        ("0", "8", False),
+        ("2", "0", False),
+        ("inf", "8", False),
+        ("2", "inf", False),
+        ("2", "nan", False),
+    ],
+)
+def test_only_what_was_used_and_paid_for_counts(hours: str, usd: str, counts: bool) -> None:
+    found = read_prices(focus({"RegionId": "other"}, {"ConsumedQuantity": hours, "EffectiveCost": usd}), "bill.csv")
+    assert any(price.region == "r-1" for price in found.prices) is counts
+
+
 def test_prices_of_a_bill_read_back_as_a_table() -> None:
     """Round trip: bill, prices, table, prices."""
     found = read_prices(focus({}))

@@ -54,6 +54,13 @@ def at_one_place(prices: list[Price], wanted: dict[str, int]) -> float:
     return best
 
 
+@pytest.mark.parametrize("sku", SKUS)
+def test_a_fleet_spread_over_servers_has_as_many_gpus_of_its_sku_at_least(sku: str) -> None:
+    site = sites_of(*(make_price(sku=each, gpus_per_instance=1) for each in SKUS))[0]
+    at_least = {each.name: each.at_least for each in site.spread(DB.skus[sku], 3).supply.resources}
+    assert at_least == {each: 3.0 * DB.skus[sku].node.gpus * (each == sku) for each in SKUS}
+
+
 def random_prices(draw: random.Random, count: int = 7) -> list[Price]:
     places = [("P", "us"), ("P", "eu"), ("P", "all"), ("Q", "all"), ("R", "us")]
     offers = draw.sample(list(itertools.product(SKUS, places)), count)
