@@ -256,6 +256,10 @@ CHANNELS = re.compile(
 )
 
 
+GATED = ("nvidia-nemotron-3-", "step-3.7-")
+"""Models whose heads have a value of their own, whatever their channels."""
+
+
 def wider(part: Any) -> Any:
     """With twice the channels everywhere, in as many heads, experts and layers."""
     if isinstance(part, dict):
@@ -272,8 +276,8 @@ def test_twice_the_channels_are_twice_the_values_of_passes_and_sums_and_the_inne
         for each in (llm, LlmSpec.model_validate(wider(llm.model_dump())))
     )
     for one, two in zip(found, doubled, strict=True):
-        if isinstance(one, Elementwise):  # a gate has one value a head
-            assert two.values / one.values == pytest.approx(2.0, rel=3e-3), one
+        if isinstance(one, Elementwise):
+            assert two.values / one.values == pytest.approx(2.0, rel=3e-3 if model.startswith(GATED) else 1e-12), one
         elif isinstance(one, MatrixProduct):
             assert two.k == 2.0 * one.k and one.n <= two.n <= 2.0 * one.n, one
 

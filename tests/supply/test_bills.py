@@ -74,7 +74,7 @@ def test_rows_that_are_left_out_are_counted_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("hours", "usd", "counts"),
     [
-        ("0.5", "8", True),
+        ("0.1", "8", True),
         ("0", "8", False),
         ("2", "0", False),
         ("inf", "8", False),
