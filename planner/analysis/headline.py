@@ -76,7 +76,7 @@ def own_words(plan: Plan, counted: Callable[[str, int], str]) -> str:
     if not own:
         return ""
     if not rented:
-        return "all your own"
+        return "all your own" + (f"; {plan.enough} would do" if plan.enough else "")
 
     def words(gpus: Mapping[str, int]) -> str:
         alone = len(own | rented) == 1

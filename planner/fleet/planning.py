@@ -163,6 +163,7 @@ def _plan(
         elapsed_s=time.perf_counter() - started,
         flat_usd_per_hour=_flat_usd_per_hour(search),
         passed_over=fleet.passed_over,
+        enough=fleet.enough,
         escalated=point.escalated if point else None,
         confidence=result.confidence,
         slow_targets=slow_targets,

@@ -91,12 +91,14 @@ class VerifiedFleet:
         deployments: what it became, evaluated and simulated; after `MAX_ROUNDS` some may still miss a target.
         passed_over: the best fleet by theory where a simpler one was taken, in words; else empty.
         deviations: standard deviations that its steps are slower than estimated.
+        enough: GPUs that hold too, where more are paid for and serve, in words; else empty.
     """
 
     allocation: Allocation
     deployments: tuple[PlannedDeployment, ...]
     passed_over: str = ""
     deviations: float = 0.0
+    enough: str = ""
 
 
 @dataclass(frozen=True)
@@ -309,7 +311,9 @@ def _filled(search: FleetSearch, fleet: VerifiedFleet, simulate: bool) -> Verifi
     if simulate:
         deployments = simulated_fleet(search, deployments)
         violations = [violated_metrics(planned, search.slos, by_theory=False) for planned in deployments]
-    return fleet if any(violations) else replace(fleet, allocation=allocation, deployments=deployments)
+    if any(violations):
+        return fleet
+    return replace(fleet, allocation=allocation, deployments=deployments, enough=_gpu_words(search, fleet.allocation))
 
 
 def _missed(search: FleetSearch, last: VerifiedFleet) -> NoFleet:
@@ -571,18 +575,23 @@ def _passed_over(search: FleetSearch, chosen: VerifiedFleet) -> str:
 
 def _better(search: FleetSearch, best: Allocation, chosen: Allocation) -> str:
     """GPUs of a fleet and what it costs or serves, where that is better than another."""
-    counts: dict[str, list[float]] = {}
-    for column in search.chosen(best):
-        for sku, gpus in column.gpus.items():
-            before = counts.get(sku, [0.0] * len(search.periods))
-            counts[sku] = [count + gpus * on for count, on in zip(before, best.units[column.name], strict=True)]
-    fleet = " + ".join(f"{max(count):,.0f} x {sku}" for sku, count in counts.items())
+    fleet = _gpu_words(search, best)
     if search.request.objective is Objective.MIN_COST:
         is_dearer = chosen.cost_usd_per_hour > best.cost_usd_per_hour * (1.0 + SAME_COST)
         return f"{fleet} for {best.cost_usd_per_hour:.2f} USD/hour" if is_dearer else ""
     is_less = (chosen.objective or 0.0) < (best.objective or 0.0) * (1.0 - SAME_COST)
     served = f"{significant(best.rate_per_s)} requests/s for {best.cost_usd_per_hour:.2f} USD/hour"
     return f"{fleet}, {served}" if is_less else ""
+
+
+def _gpu_words(search: FleetSearch, allocation: Allocation) -> str:
+    """GPUs of an allocation in use at once."""
+    counts: dict[str, list[float]] = {}
+    for column in search.chosen(allocation):
+        for sku, gpus in column.gpus.items():
+            before = counts.get(sku, [0.0] * len(search.periods))
+            counts[sku] = [count + gpus * on for count, on in zip(before, allocation.units[column.name], strict=True)]
+    return " + ".join(f"{max(count):,.0f} x {sku}" for sku, count in counts.items())
 
 
 def _wanted(search: FleetSearch, allocation: Allocation) -> Groups:

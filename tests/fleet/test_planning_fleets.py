@@ -259,7 +259,8 @@ class TestMoneyAndSupply:
         terms = {"count": count, "capex_usd_per_gpu": 35064.0, "usd_per_kwh": 0.0}
         search = {"skus": ["h100-sxm"], "modes": ["mixed"], "tp": [tp]}
         found = planned(search=search, prices={"owned": {"h100-sxm": terms}}, workload={"rate_per_s": 5.0})
-        assert planned(search=search, workload={"rate_per_s": 5.0}).gpus["h100-sxm"] < count
+        needed = planned(search=search, workload={"rate_per_s": 5.0}).gpus["h100-sxm"]
+        assert needed < count and found.enough == (f"{needed} x h100-sxm" if needed < serve else "")
         assert (found.gpus["h100-sxm"], found.own_gpus["h100-sxm"]) == (serve, serve)
         assert cost(found) == pytest.approx(count * 1.0)
         dark = [line for line in found.warnings if "stay dark" in line]
