@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import lambertw
 
 from planner.core import FloatArray, InputError, compiled
 from planner.queueing.lattice import (
@@ -342,9 +343,14 @@ def solve_backlog(
     cell = chunk / below
     shrink = arrivals.shrink if real_costs else 1.0
     durations = _durations_s(server, regime, below, cell, arrivals.mean_prompt / arrivals.shrink, shrink)
-    durations[0] = step_duration_s(server, regime.decoding, 0.0) if regime.idle < 1.0 else 1.0 / arrivals.rate_per_s
-    stream = arrivals.sizes, arrivals.weights, arrivals.prompts_per_batch, arrivals.rate_per_s
     prompts_first = regime.running == 0.0 < regime.decoding
+    if regime.idle < 1.0:
+        alone_s = step_duration_s(server, regime.decoding, 0.0)
+        more_s = durations[0] - (0.0 if prompts_first else alone_s)
+        durations[0] = _beside_lost_prompts_s(arrivals, cell, alone_s, max(more_s, 0.0))
+    else:
+        durations[0] = 1.0 / arrivals.rate_per_s
+    stream = arrivals.sizes, arrivals.weights, arrivals.prompts_per_batch, arrivals.rate_per_s
     walk = _walk(*stream, cell, size, durations, full_s, float(regime.idle))
     right = np.zeros(below)
     right[0] = 1.0
@@ -353,6 +359,26 @@ def solve_backlog(
         walk, np.asarray(bottom, dtype=np.float64), cell, durations, full_s, float(regime.idle), prompts_first
     )
     return Backlog(arrivals, regime, cell, durations, full_s, chain)
+
+
+def _beside_lost_prompts_s(arrivals: TokenArrivals, cell: float, alone_s: float, more_s: float) -> float:
+    """Mean duration [s] of steps that start at 0 on the lattice: some hold prompts shorter than a cell.
+
+    The lattice has such a prompt at 0 or at a cell, so that its mean is kept. Those at 0 come at a rate r in a step
+    before that is as long, s = alone + more (1 - exp(-r s)): solved by Lambert's W.
+
+    Args:
+        arrivals: the stream of prompt tokens.
+        cell: lattice spacing [tokens].
+        alone_s: duration of a step without prompts [s].
+        more_s: what any prompts add to it [s].
+    """
+    lost, b = float(arrivals.weights @ np.maximum(1.0 - arrivals.sizes / cell, 0.0)), arrivals.prompts_per_batch
+    rate_per_s = arrivals.rate_per_s * lost / (b - (b - 1.0) * lost)
+    if rate_per_s * more_s == 0.0:
+        return alone_s
+    most_s = alone_s + more_s
+    return most_s + float(lambertw(-rate_per_s * more_s * math.exp(-rate_per_s * most_s)).real) / rate_per_s
 
 
 def _durations_s(

@@ -81,6 +81,17 @@ def test_short_and_long_prompts_lengthen_a_step_alike_where_its_first_token_cost
     assert np.all(np.abs(error) < (0.05, 0.03, 0.08, 0.08)), error
 
 
+@pytest.mark.parametrize("load", [0.3, 0.85])
+def test_prompts_shorter_than_a_cell_of_the_lattice_cost_what_any_prompt_does(load: float) -> None:
+    """Most of them were at 0 on the lattice and so in no step: the mean TPOT was 14 and 35 % short."""
+    lengths = TokenLengths.from_pairs([20, 60, 150, 400, 4000], [100, 200, 100, 50, 300], [4, 4, 3, 2, 1])
+    scenario = Scenario("short", lambda n, p: 0.012 + 5e-5 * n + 0.03 * (p > 0) + 3e-5 * p, 8192, lengths, 256)
+    arrivals = ArrivalProcess(rate_per_s=load * scenario.largest_rate_per_s)
+    latency, samples = scenario.predicted(arrivals), scenario.simulated(arrivals, requests=10_000, seed=3)
+    error = predicted_summary(latency, "tpot") / summary(samples["tpot"]) - 1.0
+    assert np.all(np.abs(error) < (0.07, 0.07, 0.06, 0.06)), error
+
+
 @pytest.mark.parametrize(("step_s", "budget", "lengths"), [(LLAMA_70B, 8192, AZURE), (LLAMA_8B, 16_384, CODE)])
 def test_a_step_that_was_prepared_is_waited_for(step_s: StepTime, budget: int, lengths: TokenLengths) -> None:
     """Most hold no prompt, so that the median is shorter than with a mean step more."""
