@@ -93,7 +93,7 @@ def replay_snippet(recognised: RecognisedTrace, file: str, rate_per_s: float | N
 
 
 def trace_csv(trace: Trace) -> str:
-    """A trace as `planner.traffic.read_trace` reads it, its times from the midnight before it.
+    """A trace as `planner.traffic.read_trace` reads it, its times from its start; of areas from the midnight before.
 
     >>> print(trace_csv(Trace.from_arrays([0, 1.5], [100, 200], [10, 20])))
     arrival_s,input_tokens,output_tokens
@@ -101,7 +101,8 @@ def trace_csv(trace: Trace) -> str:
     1.5,200,20
     <BLANKLINE>
     """
-    times = [f"{time_s:.12g}" for time_s in (trace.arrival_s + 3600.0 * trace.starts_at_hours).tolist()]
+    from_s = 0.0 if trace.areas is None else 3600.0 * trace.starts_at_hours
+    times = [f"{time_s:.12g}" for time_s in (trace.arrival_s + from_s).tolist()]
     columns = {"arrival_s": times, "input_tokens": trace.input_tokens, "output_tokens": trace.output_tokens}
     if trace.areas is not None:
         columns["area"] = trace.areas
