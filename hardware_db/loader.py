@@ -132,28 +132,49 @@ def _facts() -> HardwareDb:
     )
 
 
-SKU_ENDINGS = ("", "-sxm", "-nvl72", "-80gb", "-sxm-80gb", "-sxm-32gb", "-blackwell-server")
+SKU_ENDINGS = ("", "-sxm", "-nvl72", "-80gb", "-sxm-80gb", "-sxm-40gb", "-sxm-32gb", "-nvl", "-blackwell-server")
 """Of ids, in the order in which a name without one means them: a bare name is the form that HGX and NVL72 servers
-hold."""
+hold, in the memory that the name says."""
+MEMORY_APART = 0.07
+"""How far the memory in a name may be from the SKU's, in GB or GiB: a choice, less than 94 GB are from 80 GiB."""
 SKU_UNTELLING = re.compile(
-    r"\b(?:nvidia|amd|intel|google|aws|instinct|geforce|tesla|vidur|gpu|accelerator|edition|oam|hbm\w*|\d+ ?gi?b)\b"
+    r"\b(?:nvidia|amd|intel|google|aws|instinct|geforce|tesla|vidur|gpu|accelerator|edition|oam|ac|hbm\w*|\d+ ?gi?b"
+    r"|hgx|dgx|mega)\b"
 )
-"""Words of a GPU's name that ids leave out: vendor and brand, module and memory, the simulator a table was made for."""
+"""Words of a GPU's name that ids leave out: vendor and brand, module and memory, the server of eight that holds it, the
+simulator a table was made for."""
 
 
 @cache
 def sku_id(name: str) -> str:
     """The id of a SKU that people and tables of measurements call by a name; of none, its name spelt as ids are.
 
+    Memory that no SKU of the name has makes it another GPU.
+
     >>> [sku_id(name) for name in ("h100_sxm", "NVIDIA H100 SXM5 80GB", "AMD Instinct MI350X", "GB200", "vidur_a40")]
     ['h100-sxm', 'h100-sxm', 'mi350x', 'gb200-nvl72', 'a40']
+    >>> [sku_id(name) for name in ("A100-SXM4-40GB", "H100 94GB", "V100-SXM2-16GB", "H100 SXM6 AC")]
+    ['a100-sxm-40gb', 'h100-nvl', 'v100-sxm2-16gb', 'h100-sxm']
     """
     skus = _facts().skus
     spelt = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     words = re.sub(r"\b(sxm)\d\b", r"\1", SKU_UNTELLING.sub("", re.sub(r"[^a-z0-9]+", " ", name.lower())))
     bare = "-".join(words.split())
     stems = dict.fromkeys((spelt, bare, bare.removesuffix("-sxm"), bare.removesuffix("-server")))
-    return next((stem + ending for stem in stems for ending in SKU_ENDINGS if stem + ending in skus), spelt)
+    ids = (stem + ending for stem in stems for ending in SKU_ENDINGS)
+    return next((id for id in ids if id in skus and has_memory(skus[id], name)), spelt)
+
+
+def has_memory(sku: GpuSku, name: str) -> bool:
+    """True unless the name of a GPU says another memory than the SKU has.
+
+    >>> skus = load_hardware().skus
+    >>> has_memory(skus["h100-sxm"], "H100-80GB-HBM3"), has_memory(skus["h20"], "H20 141GB")
+    (True, False)
+    """
+    said = [int(digits) for digits in re.findall(r"(?<![\w.])(\d{2,4}) ?gi?b\b", re.sub(r"[_-]", " ", name.lower()))]
+    has = [sku.hbm_capacity_bytes.value / unit for unit in (1e9, 2.0**30)]
+    return all(any(abs(memory / own - 1.0) <= MEMORY_APART for own in has) for memory in said)
 
 
 @cache

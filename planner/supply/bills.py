@@ -4,30 +4,37 @@
   ``ChargeCategory`` Usage with ``EffectiveCost``, ``ConsumedQuantity`` in hours and the type of the instance in
   ``SkuPriceDetails`` (``InstanceType``), ``x_InstanceType`` or after the colon of ``x_UsageType`` (AWS,
   ``BoxUsage:p5.48xlarge``). ``PricingCategory`` Standard is on demand, Dynamic is spot.
-- OpenCost's ``/assets``, https://opencost.io/docs/integrations/api/: nodes with ``nodeType``, ``gpuHours`` and
-  ``totalCost``, the machine around the GPUs included.
+- AWS's Cost and Usage Report, CUR 2.0 and the older (docs.aws.amazon.com/cur, "CUR 2.0 table dictionary"): lines of Usage in
+  hours with ``line_item_unblended_cost`` and ``product_instance_type``.
+- Azure's cost details (learn.microsoft.com/azure/cost-management-billing/automate/understand-usage-details-fields):
+  Usage in ``1 Hour`` with ``CostInBillingCurrency``, and the type in ``ServiceType`` of ``AdditionalInfo``.
+- OpenCost's ``/assets``, https://opencost.io/docs/integrations/api/: nodes with ``nodeType``, ``GPUHours`` and
+  ``totalCost``, the machine around the GPUs included (core/pkg/opencost/asset_json.go of opencost/opencost).
+Google's export prices GPUs apart from their machines, and OpenCost's allocations name none: both are refused by name.
 
 Which GPUs an instance has is looked up in the packaged price lists. A price is all that was paid for instances of one
-type, provider, region and commitment over their GPU-hours.
+type, provider, region and commitment, less corrections, over their GPU-hours.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hardware_db import HardwareDb
+from planner.core import InputError
 
-FOCUS_COLUMNS = {"chargecategory", "effectivecost", "consumedquantity", "consumedunit"}
+FOCUS_COLUMNS = frozenset({"chargecategory", "effectivecost", "consumedquantity", "consumedunit"})
 """Columns, in small letters, by which a bill is known."""
 HOURS = ("hours", "hour", "hrs", "hr", "h")
 ON_DEMAND = "on_demand"
-COMMITMENTS = {"": ON_DEMAND, "standard": ON_DEMAND, "dynamic": "spot"}
-"""FOCUS's PricingCategory -> commitment. Committed usage does not say its term, and is left out."""
+GOOGLE_COLUMNS = {"service.description", "sku.description", "usage.amount"}
+"""Columns of Google's export, which is refused."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +89,27 @@ class _Charge:
     day: str
 
 
-def focus_bill(rows: Iterable[Mapping[str, str]], hardware: HardwareDb) -> Bill:
-    """A bill in FOCUS columns (in small letters)."""
-    return _summed("FOCUS bill", map(_focus_charge, rows), hardware)
+def plain_column(column: str) -> str:
+    """A column in small letters, of AWS's older reports as CUR 2.0 writes it.
+
+    >>> plain_column("lineItem/UsageAmount"), plain_column("BilledCost")
+    ('line_item_usage_amount', 'billedcost')
+    """
+    if "/" not in column:
+        return column.lower()
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", column).replace("/", "_").lower()
+
+
+def read_bill(columns: set[str], rows: Iterable[Mapping[str, str]], hardware: HardwareDb) -> Bill | None:
+    """A bill in columns of FOCUS, AWS or Azure (in small letters); None for other columns.
+
+    Raises InputError for Google's.
+    """
+    if columns >= GOOGLE_COLUMNS:
+        fix = "export it in FOCUS columns, or give /assets of OpenCost"
+        raise InputError("prices", "Google Cloud's billing export", "prices GPUs apart from their machines", fix)
+    kind = next((kind for kind in _KINDS if columns >= kind.known_by), None)
+    return None if kind is None else _summed(kind.label, (_charge(kind, row) for row in rows), hardware)
 
 
 def opencost_bill(document: Mapping[str, Any], hardware: HardwareDb) -> Bill:
@@ -92,15 +117,18 @@ def opencost_bill(document: Mapping[str, Any], hardware: HardwareDb) -> Bill:
     data = document.get("data")
     parts = data if isinstance(data, list) else [data]
     assets = [asset for part in parts if isinstance(part, dict) for asset in part.values()]
+    if any(isinstance(asset, dict) and "gpuHours" in asset and "type" not in asset for asset in assets):
+        bound = "are allocations, which do not say on which machines"
+        raise InputError("prices", "OpenCost's allocations", bound, "give /assets of OpenCost")
     return _summed("OpenCost assets", map(_asset_charge, assets), hardware)
 
 
 def _summed(label: str, charges: Iterator[_Charge | str], hardware: HardwareDb) -> Bill:
     known = {
-        price.instance_type.lower(): (price.sku, price.gpus_per_instance)
+        _plain_type(price.instance_type): (price.sku, price.gpus_per_instance)
         for price in hardware.prices
         if price.instance_type
-    } | {one.instance_type.lower(): (one.sku, one.gpus) for one in hardware.instances}
+    } | {_plain_type(one.instance_type): (one.sku, one.gpus) for one in hardware.instances}
     left_out, rows = Counter[str](), 0
     sums: dict[tuple[str, str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     days: dict[tuple[str, str, str, str], str] = {}
@@ -109,12 +137,13 @@ def _summed(label: str, charges: Iterator[_Charge | str], hardware: HardwareDb) 
         if isinstance(charge, str):
             left_out[charge] += 1
             continue
-        if charge.instance_type.lower() not in known:
+        if _plain_type(charge.instance_type) not in known:
             left_out[f"of {charge.instance_type or 'no instance type'}, whose GPUs are not known"] += 1
             continue
-        gpus = known[charge.instance_type.lower()][1]
+        gpus = known[_plain_type(charge.instance_type)][1]
         hours = gpus * charge.hours if charge.gpu_hours is None else charge.gpu_hours
-        if not (math.isfinite(hours) and hours > 0.0 and math.isfinite(charge.usd) and charge.usd > 0.0):
+        is_corrected = charge.usd < 0.0 and hours <= 0.0
+        if not (math.isfinite(hours * charge.usd) and (is_corrected or (hours > 0.0 and charge.usd > 0.0))):
             left_out["without a cost, or without hours"] += 1
             continue
         key = (charge.provider, charge.region, charge.instance_type, charge.commitment)
@@ -122,37 +151,134 @@ def _summed(label: str, charges: Iterator[_Charge | str], hardware: HardwareDb) 
         sums[key][1] += charge.usd
         days[key] = max(days.get(key, ""), charge.day)
     found = tuple(
-        BilledInstances(*key, *known[key[2].lower()], hours, usd, days[key]) for key, (hours, usd) in sums.items()
+        BilledInstances(*key, *known[_plain_type(key[2])], hours, usd, days[key])
+        for key, (hours, usd) in sums.items()
+        if hours > 0.0 and usd > 0.0
     )
     return Bill(label, found, rows, dict(left_out))
 
 
-def _focus_charge(row: Mapping[str, str]) -> _Charge | str:
-    def cell(name: str) -> str:
-        return (row.get(name) or "").strip()
+def _plain_type(instance_type: str) -> str:
+    """A type of instance as price lists and bills alike spell it: Azure's bills say ``Standard_`` before it."""
+    return instance_type.lower().removeprefix("standard_").replace(" ", "_")
 
-    if cell("chargecategory").lower() != "usage":
+
+@dataclass(frozen=True)
+class _Kind:
+    """Columns of a bill by what they hold, the first that is there; `usage` and `commitments` by their values."""
+
+    label: str
+    known_by: frozenset[str]
+    category: tuple[str, ...]
+    usage: Mapping[str, str]
+    currency: tuple[str, ...]
+    unit: tuple[str, ...]
+    pricing: tuple[str, ...]
+    commitments: Mapping[str, str]
+    hours: tuple[str, ...]
+    usd: tuple[str, ...]
+    provider: tuple[str, ...]
+    region: tuple[str, ...]
+    day: tuple[str, ...]
+    is_spot: str = ""
+    """What a type of usage begins with that is spot."""
+    default_provider: str = "own bill"
+
+
+_KINDS = (
+    _Kind(
+        label="FOCUS bill",
+        known_by=FOCUS_COLUMNS,
+        category=("chargecategory",),
+        usage={"usage": ""},
+        currency=("billingcurrency",),
+        unit=("consumedunit",),
+        pricing=("pricingcategory",),
+        commitments={"": ON_DEMAND, "standard": ON_DEMAND, "dynamic": "spot"},
+        hours=("consumedquantity",),
+        usd=("effectivecost",),
+        provider=("providername", "serviceprovidername"),
+        region=("regionid",),
+        day=("chargeperiodstart",),
+    ),
+    _Kind(
+        label="AWS Cost and Usage Report",
+        known_by=frozenset({"line_item_line_item_type", "line_item_usage_amount", "line_item_unblended_cost"}),
+        category=("line_item_line_item_type",),
+        usage={"usage": "", "discountedusage": "Reserved", "savingsplancoveredusage": "SavingsPlan"},
+        currency=("line_item_currency_code",),
+        unit=("pricing_unit",),
+        pricing=("pricing_term",),
+        commitments={"": ON_DEMAND, "ondemand": ON_DEMAND, "spot": "spot"},
+        hours=("line_item_usage_amount",),
+        usd=("line_item_unblended_cost",),
+        provider=(),
+        region=("product_region_code", "product_region"),
+        day=("line_item_usage_start_date",),
+        is_spot="SpotUsage",
+        default_provider="AWS",
+    ),
+    _Kind(
+        label="Azure cost details",
+        known_by=frozenset({"quantity", "unitofmeasure", "additionalinfo", "chargetype"}),
+        category=("chargetype",),
+        usage={"usage": ""},
+        currency=("billingcurrency", "billingcurrencycode"),
+        unit=("unitofmeasure",),
+        pricing=("pricingmodel",),
+        commitments={"": ON_DEMAND, "ondemand": ON_DEMAND, "spot": "spot"},
+        hours=("quantity",),
+        usd=("costinbillingcurrency", "cost", "pretaxcost"),
+        provider=(),
+        region=("resourcelocation", "resourcelocationnormalized"),
+        day=("date",),
+        default_provider="Azure",
+    ),
+)
+"""Bills as tables. Committed usage does not say its term, and is left out."""
+
+
+def _charge(kind: _Kind, row: Mapping[str, str]) -> _Charge | str:
+    def cell(*names: str) -> str:
+        return next((text for name in names if (text := (row.get(name) or "").strip())), "")
+
+    term = kind.usage.get(cell(*kind.category).lower())
+    if term is None:
         return "that are no usage (tax, credit, purchase)"
-    if cell("billingcurrency").upper() not in ("", "USD"):
-        return f"in {cell('billingcurrency').upper()[:8]}"
-    if cell("consumedunit").lower() not in HOURS:
+    if cell(*kind.currency).upper() not in ("", "USD"):
+        return f"in {cell(*kind.currency).upper()[:8]}"
+    if cell(*kind.unit).lower().removeprefix("1 ") not in HOURS:
         return "that are not counted in hours"
-    commitment = COMMITMENTS.get(cell("pricingcategory").lower())
+    pricing = term or cell(*kind.pricing)
+    commitment = kind.commitments.get(pricing.lower())
     if commitment is None:
-        return f"priced as {cell('pricingcategory')[:20]}, for a term that the bill does not say"
-    hours, usd = (_number(cell(name)) for name in ("consumedquantity", "effectivecost"))
-    provider = cell("providername") or cell("serviceprovidername") or "own bill"
-    day = cell("chargeperiodstart")[:10]
-    return _Charge(provider, cell("regionid") or "any", _instance_type(cell), commitment, None, hours, usd, day)
+        return f"priced as {pricing[:20]}, for a term that the bill does not say"
+    if kind.is_spot and kind.is_spot in cell("line_item_usage_type"):
+        commitment = "spot"
+    hours, usd = _number(cell(*kind.hours)), _number(cell(*kind.usd))
+    provider = cell(*kind.provider) or kind.default_provider
+    day = re.sub(r"^(\d\d)/(\d\d)/(\d{4})$", r"\3-\1-\2", cell(*kind.day)[:10])
+    return _Charge(provider, cell(*kind.region) or "any", _instance_type(cell), commitment, None, hours, usd, day)
 
 
-def _instance_type(cell: Any) -> str:  # noqa: ANN401 - a function of a column's name
-    try:
-        details = json.loads(cell("skupricedetails") or "{}")
-    except ValueError:
-        details = {}
-    told = details.get("InstanceType") or details.get("x_InstanceType") if isinstance(details, dict) else ""
-    return str(told or cell("x_instancetype") or cell("x_usagetype").rpartition(":")[2])
+_TYPES_IN = ("skupricedetails", "x_skudetails", "additionalinfo")
+"""Columns of JSON that name the type of the instance."""
+_TYPE_NAMES = ("InstanceType", "x_InstanceType", "ServiceType")
+
+
+def _instance_type(cell: Callable[..., str]) -> str:
+    for column in _TYPES_IN:
+        try:
+            details = json.loads(cell(column) or "{}")
+        except ValueError:
+            continue
+        told = (
+            next((details[name] for name in _TYPE_NAMES if details.get(name)), "") if isinstance(details, dict) else ""
+        )
+        if told:
+            return str(told)
+    usage = cell("x_usagetype", "line_item_usage_type")
+    return cell("x_instancetype", "product_instance_type") or usage.rpartition(":")[2]
 
 
 def _asset_charge(asset: object) -> _Charge | str:
@@ -169,7 +295,7 @@ def _asset_charge(asset: object) -> _Charge | str:
         region=str(region),
         instance_type=str(asset.get("nodeType", "")),
         commitment="spot" if asset.get("preemptible") in (1, True) else ON_DEMAND,
-        gpu_hours=_number(asset.get("gpuHours")),
+        gpu_hours=_number(asset.get("GPUHours", asset.get("gpuHours"))),
         hours=0.0,
         usd=_number(asset.get("totalCost")),
         day=str(end)[:10],

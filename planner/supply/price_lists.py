@@ -8,8 +8,10 @@
   or whose instance types, tell the form: ``H100-SXM``, not ``H100``, which is several.
 - offers of Vast.ai (``vastai search offers --raw``, JSON): gpu_name, gpu_ram [MiB], num_gpus, dph_total and min_bid of
   the whole machine [USD/h], geolocation. vast.ai/docs, "Search offers".
-- price lists of Nebius, Crusoe and others as tables or lists of objects: a column of GPUs and one of USD an hour, of a
-  GPU or, beside a number of GPUs, of a machine, under any of the names in `GPU_NAMES`, `GPU_PRICES`, `MACHINE_PRICES`.
+- price lists of Nebius, Crusoe and others as tables or lists of objects: a column of GPUs (`GPU_NAMES`) and one of USD
+  an hour, of a GPU or, beside a number of GPUs, of a machine, as its words say (`_price_of`). Lists inside documents
+  are found, too: RunPod's ``gpuTypes`` (graphql-spec.runpod.io), Lambda's ``instance-types`` (docs.lambda.ai, cents
+  an hour), Prime Intellect's availability.
 - a table with sku and usd_per_gpu_hour, and as far as they matter provider, region, commitment, instance_type,
   gpus_per_instance, retrieved_on, source_url, note: the format of ``hardware_db/prices``.
 
@@ -51,25 +53,39 @@ KIND = FileKind(
 CATALOG_URL = "https://github.com/skypilot-org/skypilot-catalog"
 ON_DEMAND = "on_demand"
 
-GPU_NAMES = ("sku", "gpu_name", "gpu_type", "gpu_model", "gpu", "accelerator", "accelerator_name", "platform")
+GPU_NAMES = (
+    *("sku", "gpu_name", "gpu_type", "gpu_model", "gpu", "accelerator", "accelerator_name", "platform"),
+    *("gpu_description", "display_name"),
+)
 """Columns that name a GPU, the best first, in lower case with underscores."""
-GPU_PRICES = {
-    **dict.fromkeys(("usd_per_gpu_hour", "price_per_gpu_hour", "price_per_gpu_hr", "gpu_hour_price"), ON_DEMAND),
-    **dict.fromkeys(
-        ("on_demand_per_gpu_hour", "on_demand_price_per_gpu_hour", "usd_gpu_hr", "per_gpu_hour"), ON_DEMAND
-    ),
-    **dict.fromkeys(("spot_per_gpu_hour", "spot_price_per_gpu_hour", "preemptible_per_gpu_hour"), SPOT),
+BESIDE_GPU = ("instance_type", "type", "name", "preset", "socket", "interconnect")
+"""Columns whose words may tell its form."""
+PRICES = {
+    "dph_total": (ON_DEMAND, True),
+    "min_bid": (SPOT, True),
+    "on_demand": (ON_DEMAND, True),
+    **dict.fromkeys(("secure_price", "community_price"), (ON_DEMAND, False)),
+    **dict.fromkeys(("secure_spot_price", "community_spot_price"), (SPOT, False)),
 }
-"""Columns of USD a GPU and hour -> commitment."""
-MACHINE_PRICES = {
-    **dict.fromkeys(("dph_total", "price_per_hour", "hourly_price", "on_demand_price", "usd_per_hour"), ON_DEMAND),
-    **dict.fromkeys(("min_bid", "spot_price", "spot_price_per_hour", "preemptible_price"), SPOT),
-}
-"""Columns of USD a machine and hour -> commitment."""
+"""Columns of USD an hour of Vast.ai, Prime Intellect and RunPod whose words do not say so -> commitment, and whether
+the price is that of a machine."""
+MONEY = frozenset({"usd", "price", "pricing", "cost", "rate", "cents", "demand"})
+AN_HOUR = frozenset({"hour", "hr", "hourly", "h"})
+SPOT_WORDS = frozenset({"spot", "preemptible", "interruptible", "bid"})
+NO_PRICE = frozenset(
+    {"eur", "gbp", "month", "monthly", "year", "yr", "annual", "reserved", "commitment", "committed", "storage"}
+)
+"""Words of columns: of money, of an hour, of what may be taken away, and of prices in other money, of a time, or of
+something else."""
 GPU_COUNTS = ("gpus_per_instance", "num_gpus", "gpu_count", "gpus", "accelerator_count")
 """Columns of the GPUs of a machine."""
-_FORMS = frozenset({"sxm", "pcie", "nvl", "mega"})
+DEAREST = 10.0
+"""Times the dearest packaged price of a SKU above which a price is none of a GPU-hour, but cents, a month or a server:
+a choice."""
+_FORMS = frozenset({"sxm", "pcie", "nvl"})
 """Words of a GPU's name that tell forms apart whose prices differ."""
+_SERVERS_OF_EIGHT = frozenset({"hgx", "dgx", "mega"})
+"""Words of servers whose eight GPUs are SXM modules: NVIDIA's boards, and Google's a3-megagpu."""
 LEAST_TYPED = 3
 """Letters of a name's beginning that may stand for the whole: fewer are slips."""
 OTHER_CHIPS = frozenset({"l40", "mi250"})
@@ -185,24 +201,27 @@ def read_prices(
             document = json.loads(text)
         except (ValueError, RecursionError):
             raise InputError("prices", name, "is no JSON document", KIND.fix) from None
-        offers = document if isinstance(document, list) else next(_lists_of_offers(document), None)
+        offers = next(_lists_of_offers(document), document if isinstance(document, list) else None)
         if offers is not None:
-            rows = ({_column(key): cell for key, cell in row.items()} for row in offers if isinstance(row, Mapping))
+            rows = (_flattened(row) for row in offers if isinstance(row, Mapping))
             return _listed_prices(enumerate(rows, 1), provider, origin, skus)
         return _billed_prices(bills.opencost_bill(document, hardware), origin)
-    reader = csv.DictReader(io.StringIO(text, newline=""), restkey="")
+    header = text.lstrip("\ufeff").lstrip().partition("\n")[0]
+    delimiter = ";" if header.count(";") > header.count(",") else ","
+    reader = csv.DictReader(io.StringIO(text, newline=""), restkey="", delimiter=delimiter)
     try:
         columns = [(column or "").strip() for column in reader.fieldnames or ()]
-        reader.fieldnames = [column.lower() for column in columns]
+        reader.fieldnames = [bills.plain_column(column) for column in columns]
         lowered = set(reader.fieldnames)
         if lowered >= _CATALOG_COLUMNS:
             place = Path(source).resolve().parent if isinstance(source, str | Path) else Path()
             cloud = _cloud_name(provider, place.name, bool(_VERSIONS.fullmatch(place.parent.name)))
             return _catalog_prices(reader, cloud, replace(origin, url=source_url or CATALOG_URL), skus)
-        if lowered >= bills.FOCUS_COLUMNS:
-            return _billed_prices(bills.focus_bill(reader, hardware), origin)
-        named = {_column(column) for column in lowered}
-        if "sku" not in lowered and named & {*GPU_NAMES} and named & {*GPU_PRICES, *MACHINE_PRICES}:
+        bill = bills.read_bill(lowered, reader, hardware)
+        if bill is not None:
+            return _billed_prices(bill, origin)
+        named = {_column(column) for column in columns}
+        if "sku" not in lowered and named & {*GPU_NAMES} and any(map(_price_of, named)):
             rows = ({_column(key): cell for key, cell in row.items() if key} for row in reader)
             return _listed_prices(enumerate(rows, 2), provider, origin, skus)
         _check_columns(columns, lowered)
@@ -234,9 +253,20 @@ class _Found:
     unknown: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
 
+    def is_possible(self, price: Price) -> bool:
+        """False, and counted, for what no GPU-hour costs."""
+        listed = [own.usd_per_gpu_hour for own in load_hardware().prices if own.sku == price.sku]
+        if not listed or price.usd_per_gpu_hour <= DEAREST * max(listed):
+            return True
+        reason = f"prices of {price.sku} above {DEAREST:g} times the dearest listed (cents, a month, a server?)"
+        self.left_out[reason] += 1
+        return False
+
     def keep_cheapest(self, price: Price, size: object) -> None:
         """A price, unless there is a lower one for the same machine (`size` tells which), place and commitment."""
         key = (price.sku, price.provider, price.region, size, price.commitment)
+        if not self.is_possible(price):
+            return
         if key not in self.prices or price.usd_per_gpu_hour < self.prices[key].usd_per_gpu_hour:
             self.prices[key] = price
 
@@ -244,7 +274,8 @@ class _Found:
         """The prices in order, with notes of what was left out. Raises InputError for none, and for too many."""
         kept = sorted(self.prices.values(), key=lambda price: (price.sku, price.commitment, price.usd_per_gpu_hour))
         if not kept:
-            shown = ", ".join(sorted(self.unknown)[:6]) or "no GPU at all"
+            reasons = (f"{count:,} {what} left out" for what, count in sorted(self.left_out.items()))
+            shown = ", ".join((*sorted(self.unknown)[:6], *reasons)) or "no GPU at all"
             raise InputError("prices", origin.name, f"holds no price of a known SKU ({shown})", "see `planner skus`")
         if len(kept) > MAX_PRICES:
             raise InputError("prices", f"{len(kept):,} prices", f"more than {MAX_PRICES:,}", KIND.shorten)
@@ -298,9 +329,8 @@ def _catalog_prices(reader: csv.DictReader[str], cloud: str, origin: _Origin, sk
             found.left_out["offers of a part of a GPU"] += 1
         else:
             offers.append(_Offer(instance, accelerator, int(count), region, zone, usd))
-    clouds = {gpu.cloud for gpu in cloud_gpus()}
     for offer in offers:
-        cloud_gpu = _cloud_gpu_of(cloud, offer) if cloud in clouds else _told_gpu(cloud, offer, skus)
+        cloud_gpu = _cloud_gpu_of(cloud, offer) or _told_gpu(cloud, offer, skus)
         if cloud_gpu is None or cloud_gpu.sku not in skus:
             found.unknown[f"{offer.accelerator[:40]} ({offer.instance[:40] or 'any machine'})"] += 1
             continue
@@ -318,9 +348,10 @@ def _cloud_gpu_of(cloud: str, offer: _Offer) -> CloudGpu | None:
 
 
 def _told_gpu(cloud: str, offer: _Offer, skus: Mapping[str, object]) -> CloudGpu | None:
-    """The GPU of an offer of a cloud without rows of its own, where name and instance type tell it."""
+    """The GPU of an offer without a row of its own, where name and instance type tell it."""
     sku = told_sku(f"{offer.accelerator} {offer.instance}", offer.accelerator, skus)
-    return None if sku is None else CloudGpu(cloud, cloud, offer.accelerator, "*", "", sku, CATALOG_URL, "")
+    provider = next((gpu.provider for gpu in cloud_gpus() if gpu.cloud == cloud), cloud)
+    return None if sku is None else CloudGpu(cloud, provider, offer.accelerator, "*", "", sku, CATALOG_URL, "")
 
 
 def told_sku(words: str, name: str, skus: Mapping[str, object]) -> str | None:
@@ -333,10 +364,11 @@ def told_sku(words: str, name: str, skus: Mapping[str, object]) -> str | None:
     >>> [told_sku(name, name, skus) for name in names]
     ['h100-sxm', 'h100-pcie', 'rtx-4090', 'h200-sxm', None, None, 'a100-sxm-80gb']
     """
-    told = {re.sub(r"(?<=sxm)\d$", "", word) for word in re.findall(r"[a-z]+\d*|\d+[a-z]*", words.lower())}
-    told |= {"sxm"} if {"80gb", "hbm3"} <= told else set()
-    plain = [re.sub(r"(?<=sxm)\d$", "", word) for word in re.split(r"[^a-z0-9]+", name.lower())]
-    chip = re.sub(r"^rtx(?=\d)", "rtx ", " ".join(word for word in plain if word not in _FORMS))
+    words, name = (re.sub(r"(?<=\d)[ _](?=gi?b\b)", "", text) for text in (words.lower(), name.lower()))
+    told = {re.sub(r"(?<=sxm)\d$", "", word) for word in re.findall(r"[a-z]+\d*|\d+[a-z]*", words)}
+    told |= {"sxm"} if {"80gb", "hbm3"} <= told or told & _SERVERS_OF_EIGHT else set()
+    plain = [re.sub(r"(?<=sxm)\d$", "", word) for word in re.split(r"[^a-z0-9]+", name)]
+    chip = re.sub(r"^rtx(?=\d)", "rtx ", " ".join(word for word in plain if word not in _FORMS | _SERVERS_OF_EIGHT))
     memory = sorted(word for word in told if re.fullmatch(r"\d+gb", word))
     spelt = (
         " ".join((chip, *sorted(told & _FORMS), *memory)),
@@ -349,8 +381,10 @@ def told_sku(words: str, name: str, skus: Mapping[str, object]) -> str | None:
     if found is None:
         return None
     own_memory = {word for word in found.split("-") if word.endswith("gb")}
-    forms = set(found.split("-")) & _FORMS if len([sku for sku in skus if _chip(sku) == _chip(found)]) > 1 else set()
-    return found if own_memory <= told and forms <= told else None
+    forms = set(found.split("-")) & _FORMS
+    is_other = bool(told & _FORMS) and bool(forms) and not told & forms
+    forms = forms if len([sku for sku in skus if _chip(sku) == _chip(found)]) > 1 else set()
+    return found if own_memory <= told and forms <= told and not is_other else None
 
 
 def typed_sku(name: str, skus: Mapping[str, object]) -> str:
@@ -411,10 +445,12 @@ def _offer_prices(
 
 def _check_columns(columns: list[str], lowered: set[str]) -> None:
     shown = ", ".join(column[:30] for column in columns[:12]) or "none"
+    fix = "add it: USD of one GPU for one hour (the instance's price over its GPUs, a month's over 730 h)"
     if "sku" not in lowered:
-        raise InputError("prices", shown, "no column sku", KIND.fix)
+        named = any(_column(column) in GPU_NAMES for column in columns)
+        bound = "no column of USD of a GPU, or of a machine, for an hour" if named else "no column sku"
+        raise InputError("prices", shown, bound, fix if named else KIND.fix)
     if "usd_per_gpu_hour" not in lowered:
-        fix = "add it: USD of one GPU for one hour (the instance's price over its GPUs, a month's over 730 h)"
         raise InputError("prices", shown, "no column usd_per_gpu_hour", fix)
 
 
@@ -437,7 +473,8 @@ def _table_prices(
             found.left_out["rows without a price, or with 0,"] += 1
         else:
             price = _table_price(row, line, sku, defaults, origin)
-            found.prices[price.sku, price.provider, price.region, price.instance_type, price.commitment] = price
+            key = (price.sku, price.provider, price.region, price.instance_type, price.commitment)
+            found.prices |= {key: price} if found.is_possible(price) else {}
     return found.listed("table of prices", origin)
 
 
@@ -458,15 +495,56 @@ def _table_price(row: Mapping[str, str], line: int, sku: str, defaults: Mapping[
 
 
 def _column(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", str(name).lower().replace("$", " usd ")).strip("_")
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", str(name)).lower()
+    return re.sub(r"[^a-z0-9]+", "_", words.replace("$", " usd ").replace("€", " eur ")).strip("_")
 
 
-def _lists_of_offers(document: Mapping[str, object]) -> Iterator[list[object]]:
-    """Lists of objects that name a GPU, one level down."""
-    for value in document.values():
-        first = value[0] if isinstance(value, list) and value else None
-        if isinstance(value, list) and isinstance(first, Mapping) and {_column(key) for key in first} & {*GPU_NAMES}:
-            yield value
+@cache
+def _price_of(column: str) -> tuple[str, bool, float] | None:
+    """Commitment, whether it is of a machine, and the factor to USD an hour, of a column of prices; None of others.
+
+    >>> _price_of("price_per_gpu_hour"), _price_of("spot_price"), _price_of("price_cents_per_hour")
+    (('on_demand', False, 1.0), ('spot', True, 1.0), ('on_demand', True, 0.01))
+    >>> _price_of("price_per_gpu_month"), _price_of("gpu_hours")
+    (None, None)
+    """
+    if column in PRICES:
+        return *PRICES[column], 1.0
+    words = frozenset(column.split("_"))
+    of_gpu = "gpu" in words
+    is_price = bool(words & AN_HOUR) and (of_gpu or bool(words & MONEY))
+    is_price = is_price or ("price" in words and bool(words & (SPOT_WORDS | {"demand"})))
+    if not is_price or words & NO_PRICE:
+        return None
+    return SPOT if words & SPOT_WORDS else ON_DEMAND, not of_gpu, 0.01 if "cents" in words else 1.0
+
+
+def _lists_of_offers(document: object, depth: int = 0) -> Iterator[list[object]]:
+    """Lists of objects, or objects of objects, that name a GPU and a price, the outermost first."""
+    entries = list(document.values()) if isinstance(document, Mapping) else document
+    if not isinstance(entries, list) or depth >= MAX_DEPTH:
+        return
+    first = entries[0] if entries else None
+    columns = (
+        set(_flattened(first)) if isinstance(first, Mapping) and all(isinstance(e, Mapping) for e in entries) else ()
+    )
+    if {*columns} & {*GPU_NAMES} and any(map(_price_of, columns)):
+        yield entries
+    for entry in entries:
+        yield from _lists_of_offers(entry, depth + 1)
+
+
+MAX_DEPTH = 4
+"""Objects inside objects that are searched for offers: ``data.gpuTypes``."""
+
+
+def _flattened(row: Mapping[str, object], depth: int = 0) -> dict[str, object]:
+    """Cells of an object and of those in it, by column; the outer go first."""
+    cells = {_column(key): cell for key, cell in row.items() if not isinstance(cell, Mapping | list)}
+    for cell in row.values():
+        if isinstance(cell, Mapping) and depth < MAX_DEPTH:
+            cells = _flattened(cell, depth + 1) | cells
+    return cells
 
 
 def _listed_prices(
@@ -479,11 +557,12 @@ def _listed_prices(
     found = _Found()
     for line, row in rows:
         cells = {key: str(cell) for key, cell in row.items() if isinstance(cell, str | int | float)}
-        called = next((cells[key] for key in GPU_NAMES if cells.get(key)), "")
-        beside = " ".join(cells.get(key, "") for key in ("instance_type", "type", "name", "preset"))
+        names = [cells[key] for key in GPU_NAMES if cells.get(key)]
+        beside = " ".join(cells.get(key, "") for key in BESIDE_GPU)
         ram_mib = _number(cells, "gpu_ram", line) if "gpu_ram" in cells else None
         beside += f" {round(ram_mib / 1024.0)}gb" if ram_mib else ""
-        sku = told_sku(f"{called} {beside}", called, skus)
+        told = ((told_sku(f"{name} {beside}", name, skus), name) for name in names)
+        sku, called = next((one for one in told if one[0]), (None, names[0] if names else ""))
         gpus = next((_number(cells, key, line) for key in GPU_COUNTS if cells.get(key)), None)
         if sku is None:
             found.unknown[called[:40] or "(no name)"] += 1
@@ -491,28 +570,28 @@ def _listed_prices(
         if cells.get("currency", "USD").upper() not in ("USD", "US$", "$"):
             found.left_out["rows in another currency"] += 1
             continue
-        for columns, of_machine in ((GPU_PRICES, False), (MACHINE_PRICES, True)):
-            for column, commitment in columns.items():
-                usd = _number(cells, column, line)
-                if not usd:
-                    continue
-                if of_machine and not gpus:
-                    found.left_out["prices of a machine without its number of GPUs"] += 1
-                    continue
-                price = Price(
-                    sku=sku,
-                    provider=cells.get("provider") or provider or ("Vast.ai" if "dph_total" in row else "own prices"),
-                    region=cells.get("region") or cells.get("geolocation") or "any",
-                    commitment=cells.get("commitment") or commitment,
-                    usd_per_gpu_hour=usd / gpus if of_machine and gpus else usd,
-                    source_url=cells.get("source_url") or origin.url or f"own file {origin.name}",
-                    retrieved_on=_day_of(cells.get("retrieved_on", "")) or origin.required_day(),
-                    instance_type=cells.get("instance_type", ""),
-                    gpus_per_instance=int(gpus or 1),
-                    confidence=Confidence.HIGH,
-                    note=f"{origin.name}: {called[:40]}",
-                )
-                found.keep_cheapest(price, price.gpus_per_instance)
+        for column in cells:
+            commitment, of_machine, factor = _price_of(column) or ("", False, 0.0)
+            usd = _number(cells, column, line) if commitment else None
+            if not usd:
+                continue
+            if of_machine and not gpus:
+                found.left_out["prices of a machine without its number of GPUs"] += 1
+                continue
+            price = Price(
+                sku=sku,
+                provider=cells.get("provider") or provider or ("Vast.ai" if "dph_total" in row else "own prices"),
+                region=cells.get("region") or cells.get("geolocation") or "any",
+                commitment=cells.get("commitment") or commitment,
+                usd_per_gpu_hour=factor * usd / (gpus if of_machine and gpus else 1.0),
+                source_url=cells.get("source_url") or origin.url or f"own file {origin.name}",
+                retrieved_on=_day_of(cells.get("retrieved_on", "")) or origin.required_day(),
+                instance_type=cells.get("instance_type", ""),
+                gpus_per_instance=int(gpus or 1),
+                confidence=Confidence.HIGH,
+                note=f"{origin.name}: {called[:40]}",
+            )
+            found.keep_cheapest(price, price.gpus_per_instance)
     return found.listed("list of offers", origin)
 
 
@@ -557,10 +636,12 @@ def _cell(row: Mapping[str, str], column: str) -> str:
 def _number(row: Mapping[str, str], column: str, line: int) -> float | None:
     """A finite number >= 0, or None for an empty cell. Raises InputError naming the line."""
     text = _cell(row, column)
-    if not text or text.lower() in ("nan", "none"):
+    if not text or text.lower() in ("nan", "none", "null", "-", "n/a"):
         return None
+    plain = re.sub(r"^(?:us)?\$ ?|(?: ?usd)?(?: ?/ ?(?:gpu[ -]?)?(?:hour|hr|h))?$", "", text.lower())
+    is_grouped = re.fullmatch(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", plain)
     try:
-        value = float(text)
+        value = float(plain.replace(",", "" if is_grouped else "."))
     except ValueError:
         value = math.nan
     if not 0.0 <= value < math.inf:

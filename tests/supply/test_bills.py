@@ -102,7 +102,7 @@ def opencost(**changes: Any) -> io.StringIO:
         "window": {"start": "2026-10-01T00:00:00Z", "end": "2026-10-31T00:00:00Z"},
         "nodeType": INSTANCE.instance_type,
         "gpuCount": 8,
-        "gpuHours": 80.0,
+        "GPUHours": 80.0,
         "totalCost": 200.0,
         "preemptible": 0,
         **changes,
@@ -126,3 +126,77 @@ def test_what_is_no_bill_is_refused() -> None:
     for text in ("{}", '{"data": 3}', '{"data": [1]}', '{"data": {"a": 1}}'):
         with pytest.raises(InputError, match="no price of a known SKU"):
             read_prices(io.StringIO(text))
+
+
+CUR = {
+    "line_item_line_item_type": "Usage",
+    "line_item_usage_type": "BoxUsage:p5.48xlarge",
+    "line_item_usage_amount": "10",
+    "line_item_unblended_cost": "160.0",
+    "line_item_currency_code": "USD",
+    "line_item_usage_start_date": "2026-10-01T00:00:00.000Z",
+    "pricing_term": "OnDemand",
+    "pricing_unit": "Hrs",
+    "product_instance_type": "p5.48xlarge",
+    "product_region_code": "us-east-1",
+}
+AZURE = {
+    "Date": "10/31/2026",
+    "ResourceLocation": "eastus",
+    "UnitOfMeasure": "1 Hour",
+    "Quantity": "10",
+    "CostInBillingCurrency": "160.0",
+    "BillingCurrency": "USD",
+    "AdditionalInfo": json.dumps({"ServiceType": "Standard_ND96isr_H100_v5", "VCPUs": 96}),
+    "ChargeType": "Usage",
+    "PricingModel": "OnDemand",
+}
+
+
+def table(row: dict[str, str], *changes: dict[str, str]) -> io.StringIO:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(row))
+    writer.writeheader()
+    writer.writerows(row | change for change in changes)
+    return io.StringIO(text.getvalue())
+
+
+def test_bills_of_aws_and_azure_give_what_was_paid_on_demand_and_spot() -> None:
+    """160 USD for 10 h of eight H100 are 2 USD a GPU-hour; what is no usage, or committed, is left out."""
+    spot = {"line_item_usage_type": "SpotUsage:p5.48xlarge", "line_item_unblended_cost": "80"}
+    reserved = {"line_item_line_item_type": "DiscountedUsage", "line_item_unblended_cost": "0"}
+    cur = table(CUR, {}, spot, reserved, {"line_item_line_item_type": "Tax"})
+    found = {price.commitment: price for price in read_prices(cur, "cur.csv").prices}
+    assert {name: price.usd_per_gpu_hour for name, price in found.items()} == {"on_demand": 2.0, "spot": 1.0}
+    assert (found["spot"].sku, found["spot"].provider, found["spot"].region) == ("h100-sxm", "AWS", "us-east-1")
+    (azure,) = read_prices(table(AZURE, {}, {"ChargeType": "Purchase"}, {"PricingModel": "Reservation"})).prices
+    assert (azure.sku, azure.usd_per_gpu_hour, azure.retrieved_on) == ("h100-sxm", 2.0, date(2026, 10, 31))
+
+
+def test_the_older_report_of_aws_has_the_same_columns_under_other_names() -> None:
+    older = {"line_item_": "lineItem/", "pricing_": "pricing/", "product_": "product/"}
+
+    def renamed(column: str) -> str:
+        start = next(start for start in older if column.startswith(start))
+        head, *words = column.removeprefix(start).split("_")
+        last = "".join(word.title() for word in (head, *words))
+        return older[start] + (last if start == "line_item_" else last[0].lower() + last[1:])
+
+    assert renamed("line_item_line_item_type") == "lineItem/LineItemType"
+    row = {renamed(column): cell for column, cell in CUR.items()}
+    assert read_prices(table(row, {})).prices == read_prices(table(CUR, {})).prices
+
+
+def test_corrections_count_against_what_they_correct() -> None:
+    """160 USD, of which 32 were given back: 128 over 80 GPU-hours."""
+    (price,) = read_prices(focus({}, {"EffectiveCost": "-32", "ConsumedQuantity": "0"})).prices
+    assert price.usd_per_gpu_hour == pytest.approx(1.6)
+
+
+def test_bills_that_do_not_say_what_a_machine_cost_are_refused_by_name() -> None:
+    google = "service.description,sku.description,usage.amount,cost\nCompute Engine,Nvidia H100 80GB GPU,8,80\n"
+    with pytest.raises(InputError, match=r"apart from their machines\. Fix: export it in FOCUS"):
+        read_prices(io.StringIO(google))
+    allocation = {"llm": {"name": "llm", "gpuCount": 8, "gpuHours": 192, "totalCost": 600}}
+    with pytest.raises(InputError, match=r"on which machines\. Fix: give /assets"):
+        read_prices(io.StringIO(json.dumps({"code": 200, "data": [allocation]})))

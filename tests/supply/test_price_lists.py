@@ -11,7 +11,7 @@ import pytest
 
 from hardware_db import load_hardware
 from planner.core import InputError, UnknownNameError
-from planner.supply import PriceList, PricePolicy, offered_prices, prices_csv, read_prices
+from planner.supply import PriceList, PricePolicy, offered_prices, prices_csv, read_prices, typed_sku
 from planner.supply.price_lists import CloudGpu, cloud_gpus, with_prices
 
 DAY = date(2026, 11, 22)
@@ -241,6 +241,63 @@ def test_a_machine_of_an_unknown_size_has_no_price_of_a_gpu() -> None:
         read_prices(io.StringIO("gpu_type,price_per_hour\nL40S,8\n"), "x.csv", retrieved_on=DAY)
     found = read_prices(io.StringIO("gpu_type,gpus,price_per_hour\nL40S,8,8\n"), "x.csv", retrieved_on=DAY)
     assert [price.usd_per_gpu_hour for price in found.prices] == [1.0]
+
+
+RUNPOD = {"data": {"gpuTypes": [{"id": "NVIDIA H200", "displayName": "H200 SXM", "securePrice": 3.99}]}}
+LAMBDA = {
+    "data": {
+        "gpu_8x_h100_sxm5": {
+            "instance_type": {
+                "gpu_description": "H100 (80 GB SXM5)",
+                "price_cents_per_hour": 2392,
+                "specs": {"memory_gib": 1800, "gpus": 8},
+            },
+            "regions_with_capacity_available": [{"name": "us-east-1"}],
+        }
+    }
+}
+PRIME = {"items": [{"gpuType": "H100_80GB", "socket": "SXM5", "gpuCount": 8, "prices": {"onDemand": 19.2}}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (json.dumps(RUNPOD), {"h200-sxm": 3.99}),
+        (json.dumps(LAMBDA), {"h100-sxm": 2.99}),
+        (json.dumps(PRIME), {"h100-sxm": 2.4}),
+        ("GPU,On-Demand ($/GPU-hr)\nNVIDIA H100 HGX 80GB,$3.90\n", {"h100-sxm": 3.9}),
+        ("Platform,GPU,Price per GPU hour\ngpu-h200-sxm,NVIDIA H200 NVLink,$3.50\n", {"h200-sxm": 3.5}),
+        ("sku;usd_per_gpu_hour\nh100-sxm;2,49\n", {"h100-sxm": 2.49}),
+        ('gpu,gpus,price_per_hour\nB200,8,"$40.00/hr"\n', {"b200-sxm": 5.0}),
+    ],
+)
+def test_lists_are_found_in_documents_and_prices_by_the_words_of_their_column(
+    text: str, expected: dict[str, float]
+) -> None:
+    found = read_prices(io.StringIO(text), "prices", retrieved_on=DAY)
+    assert {price.sku: price.usd_per_gpu_hour for price in found.prices} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gpu,gpus,price_per_hour\nH100 SXM,8,2392\n",
+        "sku,usd_per_gpu_hour\nh100-sxm,1490\n",
+        json.dumps([{"gpu_type": "H100_sxm5", "num_gpus": 8, "hourly_price": 1920}]),
+    ],
+)
+def test_cents_and_months_are_no_price_of_a_gpu_hour(text: str) -> None:
+    """Nobody pays ten times the dearest listed price: 299 USD for an hour of an H100 are cents."""
+    with pytest.raises(InputError, match="cents, a month, a server"):
+        read_prices(io.StringIO(text), "prices", retrieved_on=DAY)
+
+
+def test_another_form_or_memory_is_another_gpu() -> None:
+    """NVIDIA sells the H200 NVL as a card, the A100 with 40 and 80 GB, the H20 with 96 and 141."""
+    names = ("H200 NVL", "A100-PCIE-40GB", "H20 141GB", "V100-SXM2-16GB", "A100-SXM4-40GB", "H100 94GB", "HGX H100")
+    skus = load_hardware().skus
+    meant = [typed_sku(name, skus) for name in names]
+    assert meant == [*names[:4], "a100-sxm-40gb", "h100-nvl", "h100-sxm"]
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------
