@@ -4,7 +4,7 @@
   ``ChargeCategory`` Usage with ``EffectiveCost``, ``ConsumedQuantity`` in hours and the type of the instance in
   ``SkuPriceDetails`` (``InstanceType``), ``x_InstanceType`` or after the colon of ``x_UsageType`` (AWS,
   ``BoxUsage:p5.48xlarge``). ``PricingCategory`` Standard is on demand, Dynamic is spot.
-- AWS's Cost and Usage Report, CUR 2.0 and the older (docs.aws.amazon.com/cur, "CUR 2.0 table dictionary"): lines of Usage in
+- AWS's Cost and Usage Report, CUR 2.0 and older (docs.aws.amazon.com/cur, "CUR 2.0 table dictionary"): Usage in
   hours with ``line_item_unblended_cost`` and ``product_instance_type``.
 - Azure's cost details (learn.microsoft.com/azure/cost-management-billing/automate/understand-usage-details-fields):
   Usage in ``1 Hour`` with ``CostInBillingCurrency``, and the type in ``ServiceType`` of ``AdditionalInfo``.

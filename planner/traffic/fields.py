@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
 
 from planner.core import InputError
@@ -22,26 +23,40 @@ KeyPath = tuple[str, ...]
 TIME_NAMES = (
     *("requestreceived", "arrival", "arrivaltime", "arrivedat", "requesttime", "requeststarttime", "starttime"),
     *("startedat", "timestamp"),
-    *("time", "ts", "datetime", "requesttimestamp", "requestcreatedat", "createdat", "createdtime", "created", "date"),
+    *(
+        "time",
+        "ts",
+        "datetime",
+        "requesttimestamp",
+        "requestcreatedat",
+        "createdat",
+        "createdtime",
+        "createtime",
+        "created",
+        "date",
+    ),
 )
 """Names of the time of arrival, the best first: lower case, without separators, and without a unit at the end."""
 INPUT_NAMES = (
     *("inputtokens", "prompttokens", "inputlength", "contexttokens", "requesttokens", "numprefilltokens", "inputusage"),
     *("promptlength", "promptlen", "inputlen", "numprompttokens", "numinputtokens", "inputtokencount"),
-    "prompttokencount",
+    *("prompttokencount", "tokensprompt"),
 )
 """Names of the input tokens, written likewise."""
 OUTPUT_NAMES = (
     *("outputtokens", "completiontokens", "outputlength", "generatedtokens", "responsetokens", "numdecodetokens"),
     *("outputusage", "outputlen", "completionlength", "numcompletiontokens", "numoutputtokens", "outputtokencount"),
-    "completiontokencount",
+    *("completiontokencount", "candidatestokencount", "tokenscompletion"),
 )
 """Names of the output tokens, written likewise."""
 CACHED_NAMES = (
     *("prompttokensdetailscachedtokens", "inputtokensdetailscachedtokens", "cachedprefixtokens", "cachedtokens"),
     *("cachereadinputtokens", "inputcachedtokens", "inputcacheread", "promptcachehittokens", "numcachedtokens"),
+    *("cachedcontenttokencount", "tokenscached", "promptcachereadtokens", "cachereadinputtokencount"),
 )
 """Names of the input tokens that a prefix cache held, written likewise."""
+TOTAL_NAMES = ("totaltokens", "totaltokencount", "totalusage", "total")
+"""Names of all tokens of a request, written likewise."""
 STATUS_NAMES = ("status", "statuscode", "httpstatus", "level")
 AREA_NAMES = ("area", "userarea", "clientarea", "region", "userregion", "clientregion", "country", "usercountry")
 """Names of where the user is, written likewise."""
@@ -50,20 +65,23 @@ MAX_NESTING = 5
 
 _USAGE_HOLDERS = (
     *("", "usage", "responseusage", "responsebodyusage", "bodyusage", "messageusage", "usagedetails"),
-    *("request", "attributesgenaiusage"),
+    *("request", "attributesgenaiusage", "usagemetadata", "responseusagemetadata"),
 )
 _TIME_HOLDERS = ("", "response", "responsebody", "body", "message", "request")
 _FULL_NAMES: dict[str, tuple[str, ...]] = {
     "time": tuple(holder + name for holder in _TIME_HOLDERS for name in TIME_NAMES),
     "input": (
         *(holder + name for holder in _USAGE_HOLDERS for name in INPUT_NAMES),
-        *("usageinput", "usagedetailsinput"),
+        *("usageinput", "usagedetailsinput", "inputinputtokencount"),
     ),
     "output": (
         *(holder + name for holder in _USAGE_HOLDERS for name in OUTPUT_NAMES),
-        *("usageoutput", "usagedetailsoutput"),
+        *("usageoutput", "usagedetailsoutput", "outputoutputtokencount"),
     ),
-    "cached": tuple(holder + name for holder in (*_USAGE_HOLDERS, "metadatausageobject") for name in CACHED_NAMES),
+    "cached": tuple(
+        holder + name for holder in (*_USAGE_HOLDERS, "metadatausageobject", "input") for name in CACHED_NAMES
+    ),
+    "total": tuple(holder + name for holder in _USAGE_HOLDERS for name in TOTAL_NAMES),
     "status": (*STATUS_NAMES, "responsestatuscode"),
     "area": AREA_NAMES,
     "blocks": ("hashids", "requestreplayinputsequencehashes"),
@@ -234,6 +252,8 @@ def _added_counts(row: Row, path: KeyPath) -> tuple[KeyPath, ...]:
     names = tuple(map(normalised_name, path))
     if names[-1] == "inputtokens":
         return tuple((*path[:-1], key) for key in ("cache_read_input_tokens", "cache_creation_input_tokens"))
+    if names[-1] == "candidatestokencount":
+        return ((*path[:-1], "thoughtsTokenCount"),)
     holder = _value_at(row, path[:-1])
     if names not in (("usagedetails", "input"), ("usagedetails", "output")) or not isinstance(holder, dict):
         return ()
@@ -308,14 +328,32 @@ def as_number(value: object, what: str, number: int) -> float | None:
 
 
 def as_moment(value: object, number: int) -> datetime:
-    """A moment from an ISO date, UTC where it names no zone. Raises InputError naming the row."""
-    try:
-        moment = datetime.fromisoformat(value.strip().removesuffix(" UTC") if isinstance(value, str) else "")
-    except ValueError:
+    """A moment from an ISO date, or that of a log or mail; UTC without a zone. Raises InputError naming the row.
+
+    >>> as_moment("2026/10/01 10:00:00", 1) == as_moment("01/Oct/2026:12:00:00 +0200", 1)
+    True
+    """
+    text = value.strip().removesuffix(" UTC") if isinstance(value, str) else ""
+    for read in (datetime.fromisoformat, _other_moment):
+        try:
+            moment = read(text)
+            break
+        except (ValueError, IndexError, OverflowError):
+            continue
+    else:
         bound = "must be a number of seconds or an ISO date, like the rows before"
         fix = "write 12.5 or 2023-11-16 18:15:46.68"
-        raise InputError(f"row {number} time", printable_value(value), bound, fix) from None
+        raise InputError(f"row {number} time", printable_value(value), bound, fix)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _other_moment(text: str) -> datetime:
+    """A date whose order of day and month is plain: year first with slashes, of web servers, of mails and HTTP."""
+    if re.match(r"\d{4}/\d\d/\d\d\b", text):
+        return datetime.fromisoformat(text.replace("/", "-", 2))
+    if re.match(r"\d\d/[A-Z][a-z]{2}/\d{4}:", text):
+        return datetime.strptime(text, "%d/%b/%Y:%H:%M:%S %z")
+    return parsedate_to_datetime(text)
 
 
 def printable_value(value: object) -> object:

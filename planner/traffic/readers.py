@@ -105,6 +105,8 @@ _COMMENTS = ("#", "sep=")
 """Starts of lines of a table that are not read."""
 _DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+)\s*$")
 """A number as tables with semicolons write it: 0,5 is 0.5."""
+_GROUPED = re.compile(r"[1-9]\d{0,2}(?:\.\d{3})+")
+"""A whole number in groups of three."""
 _MAX_HEADER_CHARACTERS = 100_000
 """Most characters of a line of column names."""
 
@@ -275,11 +277,13 @@ def _table_rows(
         if not fields.has_tokens and not json_columns:
             raise format_error(name, _columns_missing(header, fields), NAME_COLUMNS)
         needed = 1 + max((header.index(path[0]) for path in fields.paths.values()), default=0)
-        for row in rows:
+        counted = {header.index(path[0]) for quantity, path in fields.paths.items() if quantity != "time"}
+        for row in (row for row in rows if row != header):  # tables put together repeat it
             if len(row) < needed:
                 bound = f"has {len(row)} of {len(header)} columns"
                 raise InputError(f"row {lines.line_num}", delimiter.join(row), bound, "complete or drop the row")
-            values = (_DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in row) if delimiter == ";" else row
+            is_plain = delimiter != ";" and "," not in "".join(row)
+            values = row if is_plain else [_plain_cell(cell, delimiter, i in counted) for i, cell in enumerate(row)]
             record: dict[str, object] = dict(zip(header, values, strict=False))
             if json_columns:
                 record.update({key: _parsed_cell(record.get(key)) for key in json_columns})
@@ -294,6 +298,17 @@ def _table_rows(
     return reader, _DELIMITERS[delimiter]
 
 
+def _plain_cell(cell: str, delimiter: str, is_count: bool) -> str:
+    """A number as Python writes it: without marks of thousands, in tables with semicolons with a decimal point.
+
+    >>> _plain_cell("1,024", ",", True), _plain_cell("0,5", ";", False), _plain_cell("1.024", ";", True)
+    ('1024', '0.5', '1024')
+    """
+    if delimiter == ";":
+        return cell.replace(".", "") if is_count and _GROUPED.fullmatch(cell) else _DECIMAL_COMMA.sub(r"\1.\2", cell)
+    return cell.replace(",", "") if "," in cell and _GROUPED.fullmatch(cell.replace(",", ".")) else cell
+
+
 def _header_fields(header: list[str], named: ColumnNames | None) -> FieldPaths:
     """Paths of the quantities in a table. Raises InputError where a column that was named is not there."""
     fields = FieldPaths.of(dict.fromkeys(header, ""), named)
@@ -301,6 +316,9 @@ def _header_fields(header: list[str], named: ColumnNames | None) -> FieldPaths:
         if quantity not in fields.paths:
             shown = ", ".join(name[:30] for name in header[:12]) or "none"
             raise InputError(f"columns ({quantity})", column, "no such column", f"name one of: {shown}")
+    twice = next((path[0] for path in fields.paths.values() if header.count(path[0]) > 1), None)
+    if twice is not None:
+        raise InputError("columns", twice, "is the name of two columns", "rename or drop one of them")
     return fields
 
 
@@ -412,7 +430,11 @@ def _trace_of_rows(reader: RowReader, name: str, kind: str) -> RecognisedTrace:
     if fields is None:
         raise format_error(name, "no row with input and output tokens")
     label, unit_s = _format_of(fields) if reader.named is None else ("table with columns as named", None)
-    if unit_s == MOONCAKE_UNIT_S and "blocks" not in fields.paths and any(time % 1.0 for time in reader.columns.times):
+    if (
+        unit_s == MOONCAKE_UNIT_S
+        and "blocks" not in fields.paths
+        and any(time % 1.0 for time in reader.columns.times if math.isfinite(time))
+    ):
         unit_s = None  # Mooncake's times are whole milliseconds; with blocks they are its, if finer
     return build_trace(reader.columns, name, f"{label} ({kind})", [], RecordedTiming(fields.unit_s or unit_s))
 

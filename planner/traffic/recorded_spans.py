@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from planner.traffic.fields import Row, as_number
 
@@ -30,8 +30,19 @@ _ATTRIBUTES = {
     "gen_ai.latency.time_to_first_token": TTFT,
     "gen_ai.server.time_to_first_token": TTFT,
     "gen_ai.response.time_to_first_chunk": TTFT,
+    "llm.token_count.prompt": "input_tokens",
+    "llm.token_count.completion": "output_tokens",
+    "llm.token_count.prompt_details.cache_read": "cached_tokens",
+    "gen_ai.operation.name": "operation",
+    "openinference.span.kind": "operation",
 }
 """Attributes of a span -> fields of a row."""
+_NO_GENERATION = frozenset(
+    {"invoke_agent", "create_agent", "invoke_workflow", "execute_tool", "embeddings", "retrieval"}
+    | {"agent", "chain", "tool", "embedding", "retriever", "reranker", "guardrail", "evaluator"}
+)
+"""Operations that are no generation of a model, whose tokens are those of others (the GenAI conventions of
+OpenTelemetry, "gen_ai.operation.name"; OpenInference, "openinference.span.kind")."""
 _FAILED_STATUS = (2, "STATUS_CODE_ERROR", "ERROR")
 """Codes of a span's status that mean an error (OTLP, enum StatusCode)."""
 
@@ -50,8 +61,8 @@ def requests_within(document: object) -> tuple[str, Iterable[Row]] | None:
     if not isinstance(document, dict):
         return None
     if isinstance(document.get("resourceSpans"), list):
-        spans = _nested(document, "resourceSpans", "scopeSpans", "spans")
-        return "OpenTelemetry spans", map(_otlp_row, spans)
+        spans = list(_nested(document, "resourceSpans", "scopeSpans", "spans"))
+        return "OpenTelemetry spans", _without_sums(spans, list(map(_otlp_row, spans)))
     if isinstance(document.get("data"), list) and any(True for _ in _nested(document, "data", "spans")):
         return "Jaeger spans", map(_jaeger_row, _nested(document, "data", "spans"))
     if isinstance(document.get("requests"), list) and "block_size" in document:
@@ -80,7 +91,8 @@ def _attributes(entries: object) -> dict[str, object]:
         if key in _ATTRIBUTES:
             plain = next(iter(value.values()), None) if isinstance(value, dict) else value
             found.setdefault(_ATTRIBUTES[key], plain)
-    return found
+    operation = str(found.pop("operation", "")).lower()
+    return {} if operation in _NO_GENERATION else found
 
 
 def _otlp_row(span: Row) -> Row:
@@ -88,6 +100,19 @@ def _otlp_row(span: Row) -> Row:
     failed = isinstance(status, dict) and status.get("code") in _FAILED_STATUS
     row = {"start_time_ns": span.get("startTimeUnixNano"), **_attributes(span.get("attributes"))}
     return row | ({"status": "error"} if failed else {})
+
+
+def _without_sums(spans: Sequence[Row], rows: Sequence[Row]) -> Iterator[Row]:
+    """Rows of spans, those without tokens that hold the sum of spans below them."""
+    parents = {span.get("spanId"): span.get("parentSpanId") for span in spans}
+    above = set[object]()
+    for span, row in zip(spans, rows, strict=True):
+        above_it = span.get("parentSpanId") if "output_tokens" in row else None
+        while above_it and above_it not in above:
+            above.add(above_it)
+            above_it = parents.get(above_it)
+    for span, row in zip(spans, rows, strict=True):
+        yield {"start_time_ns": row["start_time_ns"]} if span.get("spanId") in above else row
 
 
 def _jaeger_row(span: Row) -> Row:

@@ -47,6 +47,12 @@ MIN_REGULAR_SHARE = 0.95
 """Share of the gaps between distinct times that must be whole numbers of ticks. A choice."""
 TICK_TOLERANCE = 0.1
 """Distance of a gap from a whole number of ticks that is allowed [ticks]: Mooncake's clock ticks every 3 to 3.06 s."""
+TOTALS_APART = 0.01
+"""How far a stated total of tokens may be from the sum of input and output: a choice."""
+MOST_IMPOSSIBLE = 0.01
+"""Share of requests with more cached than input tokens from which the two are not of one count: a choice."""
+MAX_SPAN_S = 20.0 * 365.0 * 86400.0
+"""Longest time between the requests of a trace: more are times in two units, or a wrong date."""
 FAILED_WORDS = frozenset({"failure", "failed", "error", "cancelled", "canceled", "timeout"})
 """Values of a status that say that a request was not answered; HTTP codes outside 200 to 299 say so too."""
 MAX_UNCOUNTED_ROWS = 10_000
@@ -95,6 +101,7 @@ class RequestColumns:
         areas: of the users, as the file names them; empty where it does not.
         block_codes, block_counts: prefix blocks of all requests one after the other, and how many each has.
         failed, uncounted, empty: rows left out: not answered, without token counts, with zero tokens.
+        other_totals: requests whose stated total is not the sum of their tokens.
     """
 
     times: array[float] = field(default_factory=lambda: array("d"))
@@ -108,6 +115,7 @@ class RequestColumns:
     failed: int = 0
     uncounted: int = 0
     empty: int = 0
+    other_totals: int = 0
 
     def __post_init__(self) -> None:
         self._code_of_block: dict[object, int] = {}
@@ -224,6 +232,9 @@ class RowReader:
         time, blocks = fields.value(row, "time"), fields.value(row, "blocks")
         is_kept = self.columns.append(number, time, (tokens[0], tokens[1]), cached, blocks)
         if is_kept:
+            total = float_of(fields.value(row, "total"))
+            if total and abs(total - tokens[0] - tokens[1]) > TOTALS_APART * total:
+                self.columns.other_totals += 1
             self.columns.areas.append(intern(str(fields.value(row, "area") or "").strip()))
         return is_kept
 
@@ -299,7 +310,12 @@ def _left_out(columns: RequestColumns, untimed: int) -> list[str]:
         (columns.uncounted, "without token counts"),
         (untimed, "without a time"),
     )
-    return [f"{n:,} request{'s' if n > 1 else ''} {what} left out" for n, what in counted if n]
+    left_out = [f"{n:,} request{'s' if n > 1 else ''} {what} left out" for n, what in counted if n]
+    if columns.other_totals:
+        left_out.append(
+            f"{columns.other_totals:,} requests state a total that is not input + output: which lacks some?"
+        )
+    return left_out
 
 
 def _seconds(
@@ -314,6 +330,10 @@ def _seconds(
             notes.append(f"times read as {_UNIT_SHOWN[unit_s]}")
         with np.errstate(over="ignore"):
             seconds = (times - times.min()) * unit_s
+        if MAX_SPAN_S < float(seconds.max()) < math.inf and timing.unit_s is None:
+            years = float(seconds.max()) / (365.0 * 86400.0)
+            fix = "write all times in one unit, and drop the rows with a wrong date"
+            raise InputError("times", f"{years:.3g} years", "is between the first request and the last", fix)
         if float(seconds.max()) >= MIN_SPAN_S:
             return seconds, float(times.min()) * unit_s
         notes.append("all requests carry the same time")
@@ -349,6 +369,12 @@ def _prefix_share(columns: RequestColumns, order: NDArray[np.intp], notes: list[
     inputs = np.array(columns.inputs)
     cached = np.array(columns.cached)[order]
     if not np.isnan(cached).all():
+        impossible = np.nan_to_num(cached) > inputs[order]
+        if impossible.mean() > MOST_IMPOSSIBLE:
+            first = order[int(np.argmax(impossible))]
+            bound = f"are more than its {inputs[first]:.0f} input tokens"
+            fix = "count cached tokens among the input tokens"
+            raise InputError(f"row {columns.row_numbers[first]} cached tokens", columns.cached[first], bound, fix)
         held = np.clip(np.nan_to_num(cached), 0.0, inputs[order])
         return float(held.sum() / inputs[order].sum())
     blocks = np.array(columns.block_counts)

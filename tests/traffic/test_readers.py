@@ -398,6 +398,75 @@ def test_one_moment_for_all_is_no_arrival() -> None:
     assert found.notes[0] == "all requests carry the same time"
 
 
+@pytest.mark.parametrize(
+    ("row", "tokens"),
+    [
+        ({"generation_id": "g", "created_at": 5, "tokens_prompt": 90, "tokens_completion": 8, "tokens_cached": 45}, 8),
+        (
+            {
+                "createTime": "2026-10-01T10:00:00Z",
+                "usageMetadata": {
+                    "promptTokenCount": 90,
+                    "candidatesTokenCount": 5,
+                    "thoughtsTokenCount": 3,
+                    "cachedContentTokenCount": 45,
+                    "totalTokenCount": 98,
+                },
+            },
+            8,
+        ),
+        (
+            {
+                "timestamp": "2026-10-01T10:00:00Z",
+                "input": {"inputTokenCount": 90, "cacheReadInputTokenCount": 45},
+                "output": {"outputTokenCount": 8},
+            },
+            8,
+        ),
+        ({"request_created_at": 5, "prompt_tokens": 90, "completion_tokens": 8, "prompt_cache_read_tokens": 45}, 8),
+    ],
+)
+def test_logs_of_openrouter_gemini_bedrock_and_helicone(row: dict[str, object], tokens: int) -> None:
+    """Gemini's thoughts are part of the answer, beside its candidates (ai.google.dev, "UsageMetadata")."""
+    found = _read(json.dumps(row))
+    assert (found.trace.input_tokens.tolist(), found.trace.output_tokens.tolist()) == ([90], [tokens])
+    assert (found.prefix_share, [note for note in found.notes if "total" in note]) == (0.5, [])
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ("01/Oct/2026:12:00:00 +0200", "01/Oct/2026:10:00:04 +0000"),
+        ("Thu, 01 Oct 2026 10:00:00 GMT", "Thu, 01 Oct 2026 10:00:04 GMT"),
+        ("2026/10/01 10:00:00", "2026/10/01 10:00:04"),
+    ],
+)
+def test_dates_whose_order_is_plain_are_read(times: tuple[str, str]) -> None:
+    rows = "".join(f'"{time}",5,1\n' for time in times)
+    assert _read(HEADER + rows).trace.arrival_s.tolist() == [0.0, 4.0]
+
+
+def test_marks_of_thousands_and_tables_put_together() -> None:
+    for text in (
+        HEADER + '0,"1,024",9\n' + HEADER + '4,"12,000",9\n',
+        "timestamp;input_tokens;output_tokens\n0,0;1.024;9\n4,0;12.000;9\n",
+    ):
+        found = _read(text)
+        assert (found.trace.input_tokens.tolist(), found.trace.arrival_s.tolist()) == ([1024, 12_000], [0.0, 4.0])
+
+
+def test_turns_without_a_time_leave_the_unit_of_the_others_alone() -> None:
+    """AIPerf's conversations in Mooncake's form give later turns a delay: the first are in milliseconds still."""
+    turns = [{"timestamp": 0}, {"delay": 5}, {"timestamp": 9000}]
+    found = _read("\n".join(json.dumps({"input_length": 5, "output_length": 1, **turn}) for turn in turns))
+    assert found.trace.arrival_s.tolist() == [0.0, 9.0]
+
+
+def test_a_total_that_is_not_the_sum_is_said() -> None:
+    found = _read("timestamp,input_tokens,output_tokens,total_tokens\n0,5,1,6\n1,5,1,90\n")
+    assert any("1 requests state a total that is not input + output" in note for note in found.notes)
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
@@ -416,6 +485,19 @@ def test_one_moment_for_all_is_no_arrival() -> None:
         (HEADER + "0,5,1\n\n1,2.5,1\n", "row 4 input_tokens = 2.5: must be a whole number of tokens"),
         (HEADER + "0,nan,1\n", "row 2 input_tokens = 'nan': must be finite. Fix: drop or correct the row"),
         (HEADER + "0,many,1\n", "row 2 input_tokens = 'many': must be a number"),
+        (
+            "timestamp,input_tokens,output_tokens,input_tokens\n0,5,1,7\n",
+            "columns = 'input_tokens': is the name of two columns",
+        ),
+        (
+            "timestamp,input_tokens,output_tokens,cached_tokens\n0,5,1,9\n1,5,1,9\n",
+            "row 2 cached tokens = 9.0: are more than its 5 input tokens",
+        ),
+        (
+            "timestamp,input_tokens,output_tokens\n0,5,1\n1760000000,5,1\n",
+            "times = '55.8 years': is between the first request and the last",
+        ),
+        (HEADER + "10/01/2026 10:00:00,5,1\n", "row 2 time = '10/01/2026 10:00:00': must be a number of seconds"),
         (HEADER + "0,5\n", "row 2 = '0,5': has 2 of 3 columns. Fix: complete or drop the row"),
         (HEADER + "soon,5,1\n", "row 2 time = 'soon': must be a number of seconds or an ISO date"),
         (HEADER + "2024-01-01,5,1\n7,5,1\n", "row 3 time = '7': must be a number of seconds or an ISO date, like"),

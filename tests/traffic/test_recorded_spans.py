@@ -51,6 +51,25 @@ def test_one_document_a_line_and_the_time_to_first_token() -> None:
     assert any("time to first token of 3 spans: p50 0.2 s" in note for note in found.notes)
 
 
+def test_spans_of_agents_that_hold_the_sum_of_others_are_no_requests() -> None:
+    """The conventions put the tokens of all its calls on an agent's span, too: only the calls are requests."""
+    calls = [_span(at, (100, 10)) | {"spanId": f"c{at}", "parentSpanId": "chain"} for at in (1, 2)]
+    chain = {"spanId": "chain", "parentSpanId": "root", "startTimeUnixNano": "1700000000000000000", "attributes": []}
+    root = _span(0, (200, 20)) | {"spanId": "root"}
+    agent, embedding = _span(0, (200, 20)), _span(0, (7, 1))
+    for span, operation in ((agent, "invoke_agent"), (embedding, "embeddings")):
+        span["attributes"].append({"key": "gen_ai.operation.name", "value": {"stringValue": operation}})
+    for others in ([root, chain], [agent], [embedding]):
+        assert _read(_otlp(*others, *calls)).trace.input_tokens.tolist() == [100, 100]
+
+
+def test_spans_of_openinference_are_requests() -> None:
+    span = _span(0, (1, 1))
+    counts = {"llm.token_count.prompt": 90, "llm.token_count.completion": 8}
+    span["attributes"] = [{"key": key, "value": {"intValue": value}} for key, value in counts.items()]
+    assert _read(_otlp(span)).trace.input_tokens.tolist() == [90]
+
+
 def test_older_names_cached_tokens_and_flat_spans() -> None:
     span = _span(0, (1, 1))
     names = ("gen_ai.usage.prompt_tokens", "gen_ai.usage.completion_tokens", "gen_ai.usage.cache_read.input_tokens")
