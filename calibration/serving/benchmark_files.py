@@ -29,6 +29,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -37,8 +38,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from calibration.serving.checkpoints import precision_of
-from calibration.serving.measured_runs import ServingPoint, WorkerSettings, start_limits
-from hardware_db import Dtype, EngineCosts, EngineProfile, GpuSku
+from calibration.serving.measured_runs import ServingPoint, WorkerSettings, engine_called, start_limits
+from hardware_db import Dtype, EngineCosts, EngineProfile, GpuSku, load_hardware, sku_id
 from planner.core import InputError, UnknownNameError
 from planner.engine import Schedule
 from planner.llm import LlmSpec, load_llm
@@ -50,6 +51,9 @@ MAX_REQUESTS = 1_000_000
 """Most requests of a run: what one simulation is asked to play."""
 SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 """Units of time in exports of AIPerf and GenAI-Perf; without one they mean milliseconds."""
+
+MLPERF = "MLPerf Results Summary"
+"""Title of LoadGen's summary."""
 
 LABELS = ("", "bf16", "fp8", "int4", "fp4")
 """Labels of precision that points are predicted by; blank is the checkpoint's own."""
@@ -63,7 +67,15 @@ class Stated(NamedTuple):
         e2e_per_token_s: mean of E2E over output tokens. server_tpot_s: TPOT by the server's own metrics [s].
         requests_per_s, output_tokens_per_s: of the whole run.
         output_tokens: mean of a request, not rounded.
-        model, gpu, engine: as named. tp: tensor-parallel GPUs.
+        total_input_tokens, total_output_tokens, input_tokens_per_s, total_tokens_per_s: of the whole run.
+        running: mean requests in flight, as measured.
+        tokens_per_s_of_a_user: mean of 1/TPOT. itl_s: mean between two chunks of an answer.
+        listed_ttft_s, listed_tpot_s: means of the requests that the file lists one by one.
+        accepted_tokens: a step of a server that checks drafts. drafts: how it makes them.
+        failed: requests. cancelled: the run was.
+        model, gpu, engine, precision: as named. tp: GPUs that share a layer; dp: of these, attention ranks; ep: groups
+            of experts.
+        falls: a percentile below a lower one, in words.
     """
 
     e2e_s: float | None = None
@@ -73,10 +85,27 @@ class Stated(NamedTuple):
     requests_per_s: float | None = None
     output_tokens_per_s: float | None = None
     output_tokens: float | None = None
+    total_input_tokens: float | None = None
+    total_output_tokens: float | None = None
+    input_tokens_per_s: float | None = None
+    total_tokens_per_s: float | None = None
+    running: float | None = None
+    tokens_per_s_of_a_user: float | None = None
+    itl_s: float | None = None
+    listed_ttft_s: float | None = None
+    listed_tpot_s: float | None = None
+    accepted_tokens: float | None = None
+    drafts: str = ""
+    failed: float | None = None
+    cancelled: bool = False
     model: str = ""
     gpu: str = ""
     engine: str = ""
+    precision: str = ""
     tp: int | None = None
+    dp: int | None = None
+    ep: int | None = None
+    falls: str = ""
 
 
 _NOTHING_ELSE = Stated()
@@ -291,6 +320,7 @@ def read_results(path: str | Path, input_tokens: int | None = None) -> Benchmark
 
 
 def _runs(documents: Sequence[Any], name: str, input_tokens: int | None) -> BenchmarkFile:
+    read: _Reader
     runs: list[BenchmarkRun] = []
     left_out: list[str] = []
     for number, document in enumerate(documents):
@@ -298,21 +328,34 @@ def _runs(documents: Sequence[Any], name: str, input_tokens: int | None) -> Benc
         if not isinstance(document, Mapping):
             raise InputError(at, document, "is not a JSON object", "give a result file of a benchmark client")
         if isinstance(document.get("benchmarks"), list):
-            benchmarks = [_JsonNode(at, benchmark) for benchmark in document["benchmarks"]]
-            found_runs = [(_guidellm_run(node, f"{name}#{len(runs) + i}"), node) for i, node in enumerate(benchmarks)]
-            runs += [replace(run, said=_stated(node, run.client)) for run, node in found_runs]
+            nodes, read = [_JsonNode(at, benchmark) for benchmark in document["benchmarks"]], _guidellm_run
         else:
-            node = _JsonNode(at, document)
-            found = _run_reader(document, at)(node, f"{name}#{number}")
-            if isinstance(found, str):
-                left_out.append(f"{name}#{number}: {found}")
-            else:
-                found = replace(found, said=_stated(node, found.client))
-                runs.append(found if found.input_tokens else _with_inputs(found, input_tokens))
+            nodes, read = [_JsonNode(at, document)], _run_reader(document, at)
+        for node in nodes:
+            id = f"{name}#{len(runs) + len(left_out)}"
+            found = read(node, id)
+            said = _NOTHING_ELSE if isinstance(found, str) else _stated(node, found.client)
+            reason = found if isinstance(found, str) else _why_not(said)
+            if reason or isinstance(found, str):
+                left_out.append(f"{id}: {reason}")
+                continue
+            doubts = [*found.unknown]
+            doubts += [f"what {said.failed:.0f} failed requests did to the server"] if said.failed else []
+            doubts += ["what was still running when it was cancelled"] if said.cancelled else []
+            found = replace(found, said=said, unknown=tuple(doubts))
+            runs.append(found if found.input_tokens else _with_inputs(found, input_tokens))
     if not runs:
         bound = f"holds no benchmark run that can be used ({'; '.join(left_out[:3]) or 'it is empty'})"
         raise InputError(name, len(documents), bound, "give a result file of a benchmark client")
     return BenchmarkFile(name, tuple(runs), tuple(left_out))
+
+
+def _why_not(said: Stated) -> str:
+    """Why a run cannot be used whatever it measured; empty if it can."""
+    if said.drafts or (said.accepted_tokens or 1.0) > 1.0:
+        told = f"drafts ({said.drafts})" if said.drafts else f"{said.accepted_tokens:.3g} tokens a step"
+        return f"guesses tokens: {told}, which is not fitted"
+    return ""
 
 
 def _with_inputs(run: BenchmarkRun, input_tokens: int | None) -> BenchmarkRun:
@@ -328,7 +371,7 @@ def _documents(path: Path) -> list[Any]:
             raise FileNotFoundError
         if path.stat().st_size > MAX_FILE_BYTES:
             raise InputError("result", str(path), f"is larger than {MAX_FILE_BYTES} bytes", "save it without details")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         bound = f"cannot be read ({type(error).__name__})"
         raise InputError("result", str(path), bound, "give a result file of a benchmark client") from None
@@ -337,7 +380,10 @@ def _documents(path: Path) -> list[Any]:
         return whole if isinstance(whole, list) else [whole]
     if MLPERF in text[:200]:
         cells = (line.partition(":") for line in text.splitlines())
-        return [{MLPERF: {key.strip(): value.strip() for key, colon, value in cells if colon}}]
+        return [{MLPERF: {key.strip(): _parsed_or_text(value.strip()) for key, colon, value in cells if colon}}]
+    beside = companion_fix(text)
+    if beside:
+        raise InputError("result", str(path), "has no runs that can be read", beside)
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     documents = []
     for number, line in lines:
@@ -346,6 +392,35 @@ def _documents(path: Path) -> list[Any]:
             raise InputError("result", str(path), f"line {number} is not JSON", "give JSON, or one JSON object a line")
         documents.append(document)
     return documents
+
+
+COMPANIONS = {
+    "Metric,": "give profile_export_aiperf.json, which lies beside it",
+    ":::MLLOG": "give mlperf_log_summary.txt, which lies beside it",
+    "Run Info,": "give the report as JSON (guidellm --output kind=json)",
+}
+"""How files begin that clients write beside those that are read -> what to give."""
+
+
+def companion_fix(text: str) -> str:
+    """What to give instead of a file that a client writes beside the one that is read; empty for others."""
+    return next((fix for start, fix in COMPANIONS.items() if text.lstrip("\ufeff").startswith(start)), "")
+
+
+def is_companion(path: Path) -> bool:
+    """True for a file of `COMPANIONS`."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return path.is_file() and bool(companion_fix(file.read(100)))
+    except OSError:
+        return False
+
+
+def _parsed_or_text(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _parsed_json(text: str) -> Any:  # noqa: ANN401
@@ -359,6 +434,9 @@ def _run_reader(document: Mapping[str, Any], at: str) -> _Reader:
     for key, reader in READERS.items():
         if key in document:
             return reader
+    if WITHOUT_FIRST & document.keys():
+        fix = "measure answers of several tokens, with streaming"
+        raise InputError(at, "time to first token", "is not said", fix)
     known = f"a result of {', '.join(PROGRAMS)}"
     raise InputError(at, sorted(map(str, document))[:6], f"is not {known}", "give the client's JSON output")
 
@@ -414,8 +492,19 @@ class _JsonNode:
 # --- vLLM and SGLang ------------------------------------------------------------------------------------------------
 
 
-def _flat_run(node: _JsonNode, name: str) -> BenchmarkRun:
+def _flat_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
     """One object of plain numbers, as vLLM and SGLang write it."""
+    if not node["ramp_up_strategy"].missing:
+        return "has a rate that rises while it runs (ramp-up)"
+    if node["request_rate"].text() == "trace":
+        return "was sent at the times of a trace, which the file does not say"
+    server = node["server_info"]
+    if (
+        not server["dp_size"].missing
+        and server["dp_size"].number() > 1
+        and server["enable_dp_attention"].value is False
+    ):
+        return f"is of {server['dp_size'].value} replicas (dp_size without DP attention); one server is fitted to"
     requests = node["completed"].count()
     rate, capped = _flat_rate(node["request_rate"]), not node["max_concurrency"].missing
     concurrency = node["max_concurrency"].count() if capped else requests
@@ -482,7 +571,7 @@ def _logged_lengths(node: _JsonNode) -> tuple[tuple[int, ...], tuple[int, ...]]:
 # --- GuideLLM -------------------------------------------------------------------------------------------------------
 
 
-def _guidellm_run(node: _JsonNode, name: str) -> BenchmarkRun:
+def _guidellm_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
     config = node["config"] if not node["config"].missing else node["args"]
     strategy, metrics = config["strategy"], node["metrics"]
     requests = metrics["request_totals"]["successful"].count()
@@ -610,10 +699,6 @@ def _inference_perf_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
     if load["requested_rate"].missing:
         return "is over all stages, which differ in rate: give stage_0_lifecycle_metrics.json and its like"
     closed = not load["concurrency"].missing
-    failed = node["failures"]["count"]
-    unknown = ["spread of the lengths"]
-    if failed.value:
-        unknown.append(f"what {failed.count()} failed requests did to the server")
     inputs = good["prompt_tokens"] if not good["prompt_tokens"].missing else good["prompt_len"]
     return BenchmarkRun(
         id=name,
@@ -625,7 +710,7 @@ def _inference_perf_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
         output_tokens=good["output_len"]["mean"].count(),
         mean_ttft_s=good["latency"]["time_to_first_token"]["mean"].number(),
         mean_tpot_s=good["latency"]["time_per_output_token"]["mean"].number(),
-        unknown=tuple(unknown),
+        unknown=("spread of the lengths",),
     )
 
 
@@ -654,8 +739,9 @@ INFERENCEX_RANGE = 0.8
 
 
 def _inferencex_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
-    if node["mtp"].text() not in ("", "off", "none"):
-        return f"guesses tokens (mtp {node['mtp'].value}), with an acceptance that the file does not say"
+    guesses = next((node[key].text() for key in ("mtp", "spec_decoding") if not node[key].missing), "")
+    if guesses not in ("", "off", "none", "false"):
+        return f"guesses tokens ({guesses}), with an acceptance that the file does not say"
     if node["disagg"].value in (True, "true") or not node["prefill_tp"].missing:
         return "prefills and decodes on servers of their own; a server of one kind is fitted to"
     if node["isl"].missing or node["osl"].missing:
@@ -683,40 +769,54 @@ def _mlperf_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
     if found["Mean First Token latency (ns)"].missing:
         return "has no token latencies (use_token_latencies)"
 
-    def number(key: str) -> float:
-        text = found[key].text()
-        return _JsonNode(found[key].at, _parsed_json(text) if text else None).number()
-
-    rate_per_s = number("Scheduled samples per second")
+    rate_per_s = found["Scheduled samples per second"].number()
+    is_valid = found["Result is"].text() != "INVALID"
     return BenchmarkRun(
         id=name,
         client="MLPerf LoadGen",
-        requests=_JsonNode(found.at, number("min_query_count")).count(),
+        requests=found["min_query_count"].count(),
         request_rate_per_s=rate_per_s,
         input_tokens=0,
-        output_tokens=max(1, round(number("Completed tokens per second") / rate_per_s)),
-        mean_ttft_s=1e-9 * number("Mean First Token latency (ns)"),
-        mean_tpot_s=1e-9 * number("Mean Time to Output Token (ns)"),
-        unknown=("lengths, of which only the output tokens per second are said", "requests beyond min_query_count"),
+        output_tokens=max(1, round(found["Completed tokens per second"].number() / rate_per_s)),
+        mean_ttft_s=1e-9 * found["Mean First Token latency (ns)"].number(),
+        mean_tpot_s=1e-9 * found["Mean Time to Output Token (ns)"].number(),
+        unknown=(
+            *("lengths, of which only the output tokens per second are said", "requests beyond min_query_count"),
+            *(() if is_valid else ("what made the result INVALID",)),
+        ),
     )
 
 
-_SUCCESS, _STAGE = "metrics.{}.successful.mean", "successes.{}"
+_SUCCESS, _STAGE, _RESULTS = "metrics.{}.successful.mean", "successes.{}", "results_{}_mean"
 _FLAT: dict[str, tuple[str, ...]] = {
     "e2e_s": ("mean_e2el_ms:0.001", "mean_e2e_latency_ms:0.001"),
     "duration_s": ("duration",),
     "requests_per_s": ("request_throughput",),
     "output_tokens_per_s": ("output_throughput",),
+    "input_tokens_per_s": ("input_throughput",),
+    "total_tokens_per_s": ("total_token_throughput", "total_throughput"),
+    "total_input_tokens": ("total_input_tokens",),
+    "total_output_tokens": ("total_output_tokens",),
+    "running": ("concurrency",),
+    "itl_s": ("mean_itl_ms:0.001",),
+    "accepted_tokens": ("spec_decode_acceptance_length", "accept_length"),
+    "drafts": ("server_info.speculative_algorithm",),
+    "failed": ("failed",),
     "model": ("model_id", "server_info.model_path", "server_info.served_model_name"),
+    "precision": ("server_info.quantization",),
     "tp": ("server_info.tp_size",),
+    "dp": ("server_info.dp_size",),
 }
 STATED_AT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "vllm": _FLAT,
     "sglang": _FLAT | {"engine": ("backend",)},
     "guidellm": {
         "e2e_s": (_SUCCESS.format("request_latency"),),
+        "e2e_per_token_s": (_SUCCESS.format("time_per_output_token_ms") + ":0.001",),
         "requests_per_s": (_SUCCESS.format("requests_per_second"),),
         "output_tokens": (_SUCCESS.format("output_token_count"),),
+        "running": (_SUCCESS.format("request_concurrency"),),
+        "failed": ("metrics.request_totals.errored",),
         "model": ("config.backend.model", "args.backend.model", "benchmarker.backend.model", "worker.backend_model"),
     },
     "aiperf": {
@@ -725,26 +825,57 @@ STATED_AT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "requests_per_s": ("request_throughput.avg",),
         "output_tokens_per_s": ("output_token_throughput.avg",),
         "output_tokens": ("output_sequence_length.avg",),
+        "total_input_tokens": ("total_isl.avg", "total_input_sequence_length.avg"),
+        "total_output_tokens": ("total_osl.avg", "total_output_sequence_length.avg"),
+        "tokens_per_s_of_a_user": ("output_token_throughput_per_user.avg",),
+        "itl_s": ("inter_chunk_latency.avg:unit",),
+        "failed": ("error_request_count.avg",),
+        "cancelled": ("was_cancelled",),
         "model": ("input_config.endpoint.model_names", "input_config.model_names", "input_config.model"),
     },
     "inference-perf": {
         "e2e_s": (_STAGE.format("latency.request_latency.mean"),),
         "e2e_per_token_s": (_STAGE.format("latency.normalized_time_per_output_token.mean"),),
         "server_tpot_s": ("server_metrics.time_per_output_token.mean",),
+        "requests_per_s": (_STAGE.format("throughput.requests_per_sec"),),
+        "output_tokens_per_s": (_STAGE.format("throughput.output_tokens_per_sec"),),
+        "input_tokens_per_s": (_STAGE.format("throughput.input_tokens_per_sec"),),
+        "total_tokens_per_s": (_STAGE.format("throughput.total_tokens_per_sec"),),
         "output_tokens": (_STAGE.format("output_len.mean"),),
+        "itl_s": (_STAGE.format("latency.inter_token_latency.mean"),),
+        "failed": ("failures.count",),
         "model": ("model_name",),
     },
-    "LLMPerf": {"model": ("model",)},
+    "LLMPerf": {
+        "e2e_s": (_RESULTS.format("end_to_end_latency_s"),),
+        "e2e_per_token_s": (_RESULTS.format("inter_token_latency_s"),),
+        "requests_per_s": ("results_num_completed_requests_per_min:0.016666666666666666",),
+        "output_tokens_per_s": ("results_mean_output_throughput_token_per_s",),
+        "output_tokens": (_RESULTS.format("number_output_tokens"),),
+        "failed": ("results_number_errors",),
+        "model": ("model",),
+    },
     "InferenceX": {
+        "tp": ("tp",),
+        "ep": ("ep",),
         "e2e_s": ("mean_e2el",),
+        "output_tokens_per_s": ("output_tput_per_gpu:tp",),
+        "total_tokens_per_s": ("tput_per_gpu:tp",),
+        "tokens_per_s_of_a_user": ("mean_intvty",),
         "model": ("model", "infmax_model_prefix"),
         "gpu": ("hw",),
         "engine": ("framework",),
-        "tp": ("tp",),
+        "precision": ("precision",),
+    },
+    "MLPerf LoadGen": {
+        "e2e_s": (f"{MLPERF}.Mean latency (ns):1e-9",),
+        "requests_per_s": (f"{MLPERF}.Completed samples per second",),
     },
 }
-"""Where each client states what `Stated` holds: keys joined by dots, with the factor to SI, or the key of the unit,
-behind a colon; the first that is there counts. Sources: as of their readers; ``server_info`` is SGLang's since 0.5."""
+"""Where each client states what `Stated` holds: keys joined by dots, with the factor to SI, or the key of the unit or
+of the GPUs, behind a colon; the first that is there counts. Sources: as of their readers; ``server_info`` is SGLang's
+since 0.5."""
+_TEXTS = ("model", "gpu", "engine", "precision", "drafts")
 
 
 def _stated(node: _JsonNode, client: str) -> Stated:
@@ -759,19 +890,104 @@ def _stated(node: _JsonNode, client: str) -> Stated:
                 parent = parent[key]
             value = parent[last].value
             value = value[0] if isinstance(value, list) and len(value) == 1 else value
-            factor = SECONDS.get(parent["unit"].text() or "ms", 1.0) if scale == "unit" else float(scale or 1.0)
-            if name in ("model", "gpu", "engine"):
+            factors = {"unit": SECONDS.get(parent["unit"].text() or "ms", 1.0), "tp": found.get("tp", 1), "": 1.0}
+            if name in _TEXTS:
                 if isinstance(value, str) and value:
                     found.setdefault(name, value)
-            elif isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value <= sys.float_info.max:
-                found.setdefault(name, int(value) if name == "tp" else factor * value)
-    return Stated(**found)
+            elif isinstance(value, bool):
+                found.setdefault(name, value) if name == "cancelled" else None
+            elif isinstance(value, int | float) and 0.0 < value <= sys.float_info.max:
+                factor = factors[scale] if scale in factors else float(scale)
+                found.setdefault(name, int(value) if name in ("tp", "dp", "ep") else factor * value)
+    if client == "InferenceX" and "tp" in found:
+        found["dp"] = found["tp"] if node["dp_attention"].value in (True, "true") else 1
+    found |= {"gpu": _gpu_of_runner(found["gpu"])} if "gpu" in found else {}
+    found |= {"engine": engine_called(found["engine"])} if "engine" in found else {}
+    found |= {"precision": label_of(found["precision"])} if "precision" in found else {}
+    return Stated(**found, **_listed_means(node), falls=falling_percentile(node.value))
+
+
+def _gpu_of_runner(label: str) -> str:
+    """The GPU that a runner is called by, as InferenceX does (``h200-nb_3``); the label where none is.
+
+    >>> [_gpu_of_runner(label) for label in ("h200-nb_3", "mi355x-amds", "h100-pcie", "abacus-1")]
+    ['h200', 'mi355x', 'h100-pcie', 'abacus-1']
+    """
+    skus = load_hardware().skus
+    ends = [len(label), *(match.start() for match in reversed(list(re.finditer(r"[-_]", label))))]
+    return next((label[:end] for end in ends if sku_id(label[:end]) in skus), label)
+
+
+def label_of(words: str) -> str:
+    """The label of a precision that words mean; empty where they mean none of `LABELS`.
+
+    >>> [label_of(words) for words in ("modelopt_fp4", "w8a8_fp8", "awq", "BF16", "w8a8_int8")]
+    ['fp4', 'fp8', 'int4', 'bf16', '']
+    """
+    named = {"fp4": ("fp4",), "int4": ("awq", "gptq", "int4", "w4a16"), "fp8": ("fp8",), "bf16": ("16",)}
+    return next((label for label, marks in named.items() if any(mark in words.lower() for mark in marks)), "")
+
+
+def _listed_means(node: _JsonNode) -> dict[str, Any]:
+    """Means of the requests that vLLM and SGLang list with ``ttfts`` and ``itls``, of those that were answered."""
+    lists = [node[key].value for key in ("ttfts", "itls", "output_lens")]
+    if not all(isinstance(entries, list) and len(entries) == len(lists[2]) for entries in lists):
+        return {}
+    ttfts, tpots = [], []
+    for ttft, gaps, tokens in zip(*lists, strict=True):
+        if _is_time(ttft) and isinstance(tokens, int) and tokens > 0:
+            ttfts.append(ttft)
+            if isinstance(gaps, list) and tokens > 1 and gaps and all(map(_is_time, gaps)):
+                tpots.append(math.fsum(gaps) / (tokens - 1))
+    means = {"listed_ttft_s": ttfts, "listed_tpot_s": tpots}
+    return {name: statistics.fmean(times) for name, times in means.items() if times and math.fsum(times) > 0.0}
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value <= MAX_TIME_S
+
+
+MAX_TIME_S = 1e9
+"""Longest time that a request may list [s]."""
+_PERCENTILE = re.compile(r"^(?:(.+)_)?(median|min|max|p\d+(?:\.\d+)?)(?:_(.+))?$")
+_FALLING = ("intvty",)
+"""Figures whose percentiles are named after those of another, and fall: InferenceX's interactivity."""
+
+
+def falling_percentile(document: object) -> str:
+    """A percentile of a figure that is below a lower one of the same, in words; empty where all rise.
+
+    >>> falling_percentile({"median_ttft_ms": 90.0, "p99_ttft_ms": 40.0, "latency": {"p50": 1.0, "p99": 2.0}})
+    'ttft_ms: p99 of 40 below p50 of 90'
+    """
+    if not isinstance(document, Mapping):
+        return ""
+    figures: dict[str, list[tuple[float, float]]] = {}
+    for key, value in document.items():
+        named = _PERCENTILE.match(str(key)[:100])
+        if named and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            stem = "_".join(filter(None, (named[1], named[3])))
+            figures.setdefault(stem, []).append((_probability(named[2]), value))
+    for stem, values in figures.items():
+        for (low, below), (high, above) in itertools.pairwise(sorted(values)):
+            if low < high and above < below * (1.0 - 1e-6) - 1e-12 and not any(word in stem for word in _FALLING):
+                return f"{stem or 'a figure'}: p{100 * high:g} of {above:.4g} below p{100 * low:g} of {below:.4g}"
+    return next(filter(None, map(falling_percentile, document.values())), "")
+
+
+def _probability(word: str) -> float:
+    """Of ``median``, ``max``, ``p5``, ``p99.9`` and ``p999`` (GuideLLM's, as ``p05`` and ``p001``)."""
+    words = {"median": 0.5, "min": 0.0, "max": 1.0, "p100": 1.0}
+    digits = word[1:]
+    if word in words:
+        return words[word]
+    return float(digits) / 100.0 if "." in digits or len(digits) == 1 else float(f"0.{digits}")
 
 
 _Reader = Callable[[_JsonNode, str], "BenchmarkRun | str"]
 """A run, or why it is left out."""
-MLPERF = "MLPerf Results Summary"
-"""Title of LoadGen's summary."""
+WITHOUT_FIRST = frozenset({"request_latency", "mean_e2el_ms", "mean_e2e_latency_ms", "request_throughput"})
+"""Keys of results that lack a time to first token: of embeddings, and without streaming."""
 READERS: Mapping[str, _Reader] = {
     "time_to_first_token": _aiperf_run,
     "mean_ttft_ms": _flat_run,

@@ -46,8 +46,9 @@ runs the same kernels as SGLang does on AMD's GPUs (AITER), and its steps hold p
 (atom/model_engine/scheduler.py and config.py of github.com/ROCm/ATOM)."""
 ENGINE_ALIASES = {"trtllm": "tensorrt-llm", "trt": "tensorrt-llm", "trt-llm": "tensorrt-llm"}
 """Names of engines in the same tables and here."""
-ENGINE_WRAPPING = re.compile(r"^(?:dynamo|mori|nim)-|-(?:disagg|disaggregated|agg|rocm|mtp)$")
-"""Words around an engine's name in tables: the router before it, how it is deployed. The engine loop is its own."""
+ENGINE_WRAPPING = re.compile(r"^(?:dynamo|mori|nim)-|-(?:disagg|disaggregated|agg|rocm|mtp|native|oai|chat)$")
+"""Words around an engine's name in tables: the router before it, how it is deployed or asked. The engine loop is its
+own."""
 NO_VALUE = frozenset({"nan", "NaN", "None", "null", "N/A", "n/a", "<NA>", "-", "?", "unknown"})
 """Cells that say nothing: as other tools write a blank."""
 FIGURE_COLUMN = re.compile(r"(mean|median|p\d\d(?:\.\d+)?)_(ttft|tpot|itl|e2el?)_ms")
@@ -285,17 +286,26 @@ def _check_cells(source: Row) -> None:
 
 def _labels(row: Row, link: Row) -> dict[str, str]:
     """Engine, model, GPU and other labels of a row, under this project's names."""
-    engine = row.get("engine", "").lower().replace("_", "-")
-    engine = ENGINE_WRAPPING.sub("", ENGINE_WRAPPING.sub("", engine))
     return {
         "id": row.get("source_id", "")[:MAX_CELL] or "?",
-        "engine": ENGINE_ALIASES.get(engine, engine)[:MAX_CELL],
+        "engine": engine_called(row.get("engine", ""))[:MAX_CELL],
         "model": row.get("model", "")[:MAX_CELL],
         "sku": sku_id(row.get("sku", "")[:MAX_CELL]),
         "precision": row.get("precision", "").lower()[:MAX_CELL],
         "measured_on": row.get("measured_on", "")[:MAX_CELL],
         "settings_id": link.get("settings_id", "")[:MAX_CELL],
     }
+
+
+def engine_called(name: str) -> str:
+    """Id of the engine that tables call by a name.
+
+    >>> engine_called("dynamo-trt"), engine_called("SGLang")
+    ('tensorrt-llm', 'sglang')
+    """
+    plain = name.lower().replace("_", "-")
+    plain = ENGINE_WRAPPING.sub("", ENGINE_WRAPPING.sub("", plain))
+    return ENGINE_ALIASES.get(plain, plain)
 
 
 def _statistic(row: Row) -> Statistic:

@@ -50,6 +50,7 @@ def validate(
     tp: int | None = None,
     precision: str = "",
     served_name: str = "",
+    input_tokens: int | None = None,
     mode: str | None = None,
     held_out: bool = False,
     fitted: bool = False,
@@ -71,7 +72,7 @@ def validate(
     planner validate points.csv
     planner validate points.csv --engine vllm --model llama --details runs.csv
     """
-    from calibration import accuracy, is_fitted, read_serving_runs, scoreboard
+    from calibration import accuracy, benchmark_files, is_fitted, read_serving_runs, scoreboard
     from planner.core import Report
     from planner.report import terminal
     from planner.supply import typed_sku
@@ -85,8 +86,8 @@ def validate(
         scoreboard.text_around_marks(markdown_file)
     remarks: tuple[str, ...] = ()
     runs: tuple[ServingPoint | RefusedRun, ...]
-    if points.suffix.lower() in (".json", ".jsonl", ".txt"):
-        runs, remarks = _own_runs(points, engine, model, sku, tp, precision, served_name)
+    if points.suffix.lower() in (".json", ".jsonl", ".txt") or benchmark_files.is_companion(points):
+        runs, remarks = _own_runs(points, input_tokens, engine, model, sku, tp, precision, served_name)
     else:
         runs = read_serving_runs(points)
         gpu = None if sku is None else typed_sku(sku, {point.sku: point for point in runs})
@@ -110,28 +111,38 @@ def validate(
 
 
 def _own_runs(
-    file: Path, engine: str | None, model: str | None, sku: str | None, tp: int | None, precision: str, served_name: str
+    file: Path,
+    input_tokens: int | None,
+    engine: str | None,
+    model: str | None,
+    sku: str | None,
+    tp: int | None,
+    precision: str,
+    served_name: str,
 ) -> tuple[tuple[ServingPoint, ...], tuple[str, ...]]:
     """Runs of a result file, and what is to be said of them; the server is as described, else as the file names it."""
     from calibration import benchmark_files, hardware_with, run_checks
     from hardware_db import sku_id
 
     db = hardware_with()
-    checks = [run_checks.checked(run) for run in benchmark_files.read_results(file).runs]
+    results = benchmark_files.read_results(file, input_tokens)
+    checks = [run_checks.checked(run) for run in results.runs]
     said = checks[0].run.said
     for option, given, named in (("--model", model, said.model), ("--sku", sku, said.gpu)):
         if not (given or named):
             raise InputError(option, "(missing)", f"{file.name} does not say it", f"give {option}")
+    ranks = said.dp or 1
     server = benchmark_files.server_of(
         model=model or said.model,
         sku=sku_called("--sku", sku or sku_id(said.gpu), db.skus).id,
-        engine=look_up("--engine", engine or next((id for id in db.engines if id in said.engine), "vllm"), db.engines),
-        split=(tp or said.tp or 1, 1, 1),
-        precision=precision,
+        engine=look_up("--engine", engine or said.engine or "vllm", db.engines),
+        split=((tp or said.tp or 1) // ranks, ranks, said.ep or 1),
+        precision=precision or said.precision,
     )
     runs = [check.run for check in checks]
     absent = run_checks.hold_against_server(runs, server, db, served_name)
-    return benchmark_files.points_of(runs, server), (*(line for check in checks for line in check.remarks), *absent)
+    remarks = (*(line for check in checks for line in check.remarks), *results.left_out, *absent)
+    return benchmark_files.points_of(runs, server), remarks
 
 
 def _pictures(board: Scoreboard) -> str:

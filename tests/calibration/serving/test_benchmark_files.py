@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from calibration.serving.benchmark_files import BenchmarkRun, points_of, read_results, server_of
+from calibration.serving.benchmark_files import BenchmarkRun, falling_percentile, points_of, read_results, server_of
 from calibration.serving.predict import predict
 from hardware_db import load_hardware
 from planner.core import InputError
@@ -220,7 +220,7 @@ def _without(document: dict[str, Any], key: str) -> dict[str, Any]:
         ({**VLLM, "completed": 10**9}, "is more than 1000000"),
         ({**VLLM, "mean_ttft_ms": math.nan}, r"mean_ttft_ms = nan: must be finite"),
         ({**VLLM, "mean_tpot_ms": 0.0}, r"mean_tpot_ms = 0.0: must be finite and > 0"),
-        ({**VLLM, "request_rate": "trace"}, "request_rate = 'trace': must be a number"),
+        ({**VLLM, "request_rate": "soon"}, "request_rate = 'soon': must be a number"),
         ({**VLLM, "input_lens": [1], "output_lens": [1, 2]}, "output_lens = 2: has 2 entries beside 1"),
         ({**VLLM, "input_lens": "x", "output_lens": [1]}, "input_lens = 'x': must be a list of whole numbers"),
         ({**AIPERF, "input_config": {}}, r"input_config.loadgen = '\(missing\)': names neither"),
@@ -406,3 +406,52 @@ def test_runs_of_every_program_become_points_that_can_be_predicted(tmp_path: Pat
     (point,) = points_of(read_results(_file(tmp_path, content)).runs, server)
     found = predict(point, DB)
     assert found.tpot_s and found.ttft_s, found.reason
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({**VLLM, "ramp_up_strategy": "linear", "ramp_up_start_rps": 1, "ramp_up_end_rps": 9}, "a rate that rises"),
+        ({**VLLM, "spec_decode_acceptance_length": 2.8}, "guesses tokens: 2.8 tokens a step"),
+        ({**SGLANG, "accept_length": 2.9}, "guesses tokens: 2.9 tokens a step"),
+        ({**SGLANG, "server_info": {"speculative_algorithm": "EAGLE"}}, r"guesses tokens: drafts \(EAGLE\)"),
+        ({**SGLANG, "server_info": {"dp_size": 2, "enable_dp_attention": False}}, "is of 2 replicas"),
+        ({**SGLANG, "request_rate": "trace"}, "at the times of a trace, which the file does not say"),
+        ({key: value for key, value in AIPERF.items() if "token_l" not in key and "first" not in key}, "no known"),
+    ],
+)
+def test_runs_of_another_kind_are_left_out_by_name(tmp_path: Path, content: dict[str, Any], said: str) -> None:
+    if said == "no known":
+        content, said = {**content, "request_latency": {"avg": 9.0}}, "time to first token' *: is not said"
+    with pytest.raises(InputError, match=said):
+        read_results(_file(tmp_path, content))
+
+
+def test_failed_requests_and_cancelled_runs_are_said(tmp_path: Path) -> None:
+    assert "what 7 failed requests did to the server" in _one(tmp_path, {**VLLM, "failed": 7}).unknown
+    assert any("cancelled" in doubt for doubt in _one(tmp_path, {**AIPERF, "was_cancelled": True}).unknown)
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("Metric,avg,min\nRequest Latency (ms),9,8\n", "profile_export_aiperf.json"),
+        (':::MLLOG {"key": "loadgen_version"}\n', "mlperf_log_summary.txt"),
+    ],
+)
+def test_files_beside_the_result_say_which_to_give(tmp_path: Path, text: str, fix: str) -> None:
+    with pytest.raises(InputError, match=fix):
+        read_results(_file(tmp_path, text, "result.csv"))
+
+
+def test_a_mark_of_byte_order_is_no_fault(tmp_path: Path) -> None:
+    assert _one(tmp_path, "\ufeff" + json.dumps(VLLM)).requests == 40
+
+
+def test_percentiles_of_every_client_rise() -> None:
+    """GuideLLM writes p001 for 0.1 %, AIPerf p5 for 5 %, and interactivity of InferenceX falls as TPOT rises."""
+    guidellm = {"percentiles": {"p001": 1.0, "p01": 2.0, "p05": 3.0, "p50": 4.0, "p999": 6.0}}
+    aiperf = {"avg": 5.0, "min": 1.0, "p1": 2.0, "p5": 3.0, "p10": 3.5, "p50": 4.0, "p99": 6.0, "max": 7.0}
+    assert not falling_percentile({"a": guidellm, "b": aiperf, "median_intvty": 8.4, "p99_intvty": 7.8})
+    assert falling_percentile({"a": {"b": {"p5": 3.0, "p50": 2.0}}}) == "a figure: p50 of 2 below p5 of 3"
+    assert "latency" in falling_percentile({"latency_quantiles_p25": 2.0, "latency_quantiles_p75": 1.0})

@@ -99,6 +99,48 @@ GUIDELLM: dict[str, Any] = {
         "inter_token_latency_ms": {"successful": {"mean": 7.5}},
     },
 }
+LISTED: dict[str, Any] = {
+    "input_lens": [1024] * 40,
+    "output_lens": [129] * 40,
+    "ttfts": [0.04] * 40,
+    "itls": [[0.0075] * 128] * 40,
+}
+OPEN: dict[str, Any] = {"max_concurrency": None, "request_rate": 4.0, "output_throughput": None}
+# 5 users, 2 s for 151 tokens: 2.5 requests and 377.5 tokens a second.
+LLMPERF: dict[str, Any] = {
+    "model": "x",
+    "num_concurrent_requests": 5,
+    "results_ttft_s_mean": 0.2,
+    "results_end_to_end_latency_s_mean": 2.0,
+    "results_inter_token_latency_s_mean": 2.0 / 151,
+    "results_number_input_tokens_mean": 550.0,
+    "results_number_output_tokens_mean": 151.0,
+    "results_num_completed_requests": 50,
+    "results_num_completed_requests_per_min": 150.0,
+    "results_mean_output_throughput_token_per_s": 377.5,
+}
+# Printed by SGLang 0.4's bench_serving (a run that its user published): lengths of ShareGPT, 5 requests a second.
+PUBLISHED: dict[str, Any] = {
+    "backend": "sglang",
+    "dataset_name": "sharegpt",
+    "request_rate": 5.0,
+    "max_concurrency": 256,
+    "random_range_ratio": 0.0,
+    "duration": 204.5369,
+    "completed": 1000,
+    "total_input_tokens": 302118,
+    "total_output_tokens": 195775,
+    "request_throughput": 4.88909,
+    "input_throughput": 1477.0828,
+    "output_throughput": 957.1620,
+    "mean_e2e_latency_ms": 2409.499,
+    "median_e2e_latency_ms": 1537.8949,
+    "p99_e2e_latency_ms": 9813.8967,
+    "mean_ttft_ms": 91.6922,
+    "mean_tpot_ms": 11.8089,
+    "mean_itl_ms": 11.9177,
+    "concurrency": 11.7803,
+}
 
 
 def _run(folder: Path, content: Any) -> BenchmarkRun:
@@ -115,7 +157,13 @@ def _server(model: str = "llama-3.1-8b", sku: str = "h100-sxm", engine: str = "v
 # --- identities -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", [VLLM, SGLANG, AIPERF, INFERENCEX, {"benchmarks": [GUIDELLM]}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(VLLM, VLLM | LISTED, VLLM | OPEN, SGLANG, AIPERF, INFERENCEX, LLMPERF, PUBLISHED, {"benchmarks": [GUIDELLM]}),
+        SGLANG | {"random_range_ratio": 0.5, "random_output_len": 172},  # of 86 to 172: 129 on the mean
+    ],
+)
 def test_a_file_that_agrees_with_itself_is_used_as_it_is(tmp_path: Path, content: Any) -> None:
     run = _run(tmp_path, content)
     assert run_checks.checked(run) == (run, ())
@@ -156,7 +204,7 @@ def test_a_wrong_e2e_is_left_aside_where_tpot_is_confirmed(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (INFERENCEX | {"mean_tpot": 0.003}, r"TPOT = '3 ms': but \(E2E - TTFT\) / \(tokens - 1\).* is 6 ms"),
+        (INFERENCEX | {"mean_tpot": 0.003}, r"TPOT = '3 ms': but \(E2E - TTFT\) / \(tokens - 1\).* is 6.67"),
         (VLLM | {"mean_e2el_ms": 30.0}, "E2E = '0.03 s': is less than the 0.04 s of its TTFT"),
         (VLLM | {"request_throughput": 8.0}, "requests = '40': but 8 a second over 10 s are 80"),
         (VLLM | {"total_output_tokens": 9000}, "output tokens = '9000': but 516 a second"),
@@ -164,11 +212,40 @@ def test_a_wrong_e2e_is_left_aside_where_tpot_is_confirmed(tmp_path: Path) -> No
             VLLM | {"mean_e2el_ms": 4000.0, "mean_tpot_ms": 31.0},
             "requests per second = '4': x 4 s of E2E are 16 requests in flight of 4 users",
         ),
+        (VLLM | {"total_token_throughput": 9000.0}, "tokens per second = '9000': .* are 4612"),
+        (SGLANG | {"input_throughput": 100.0}, "input tokens per second = '100': .* are 4096"),
+        (SGLANG | {"concurrency": 1.0}, "requests in flight = '1': but 4 requests per second x 1 s"),
+        (VLLM | {"median_ttft_ms": 90.0, "p99_ttft_ms": 50.0}, "ttft_ms: p99 of 50 below p50 of 90"),
+        (VLLM | {"input_lens": [1024] * 40, "output_lens": [99] * 40}, "output tokens = '5160': but those listed are"),
+        (VLLM | LISTED | {"ttfts": [0.2] * 40}, "TTFT = '0.04 s': but those listed have a mean of 0.2 s"),
+        (VLLM | LISTED | {"itls": [[0.02] * 128] * 40}, "TPOT = '0.0075 s': but those listed have a mean of 0.02 s"),
+        (VLLM | {"max_concurrency": None, "request_rate": 1.0}, "requests = 40: at 1 a second, with 1 s each"),
+        (
+            VLLM | OPEN | {"duration": 90.0, "request_throughput": 40 / 90},
+            "requests = 40: at 4 a second, with 1 s each",
+        ),
+        (AIPERF | {"total_osl": {"avg": 9000.0}}, "output tokens = '9000': but their mean times the requests"),
+        (AIPERF | {"output_token_throughput_per_user": {"avg": 20.0}}, "of a user = '20': but 1 / TPOT is 66.6"),
+        (INFERENCEX | {"output_tput_per_gpu": 900.0}, "requests in flight of 4 users"),
+        (LLMPERF | {"results_inter_token_latency_s_mean": 0.2}, "E2E = '2 s': but 200 ms a token over 151 tokens"),
+        (LLMPERF | {"results_mean_output_throughput_token_per_s": 3700.0}, "output tokens per second = '3700'"),
     ],
 )
 def test_contradictions_without_a_judge_are_refused(tmp_path: Path, content: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         run_checks.checked(_run(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (VLLM | {"mean_itl_ms": 22.5}, "3 tokens a chunk"),
+        (VLLM | {"max_concurrency": 10}, "4 of 10 users waited on the mean"),
+    ],
+)
+def test_what_may_be_another_run_than_it_seems_is_said(tmp_path: Path, content: Any, said: str) -> None:
+    run = _run(tmp_path, content)
+    assert [(check := run_checks.checked(run)).run == run, said in "".join(check.remarks)] == [True, True]
 
 
 # --- of which server --------------------------------------------------------------------------------------------------
@@ -196,6 +273,21 @@ def test_the_server_that_a_file_names_is_the_one_described(tmp_path: Path) -> No
         (INFERENCEX, {"model": "gpt-oss-120b", "sku": "h100-sxm", "tp": 8}, "GPU = 'h200': is not the h100-sxm"),
         (INFERENCEX, {"model": "gpt-oss-120b", "sku": "h200-sxm", "tp": 4}, "tensor parallelism = 8: is not the 4"),
         (AIPERF, {}, "model = 'Qwen/Qwen3-32B': is not the llama-3.1-8b described"),
+        (
+            INFERENCEX | {"precision": "fp8"},
+            {"model": "gpt-oss-120b", "sku": "h200-sxm", "tp": 8},
+            "precision = 'fp8': is not the fp4",
+        ),
+        (
+            INFERENCEX | {"dp_attention": "true"},
+            {"model": "gpt-oss-120b", "sku": "h200-sxm", "tp": 8},
+            "attention ranks = 8: is not the 1",
+        ),
+        (
+            INFERENCEX | {"framework": "dynamo-trt", "hw": "h200-nb_3"},
+            {"model": "gpt-oss-120b", "sku": "h200-sxm", "tp": 8},
+            "engine = 'tensorrt-llm': is not the vllm",
+        ),
     ],
 )
 def test_another_server_is_refused(tmp_path: Path, content: Any, server: Any, said: str) -> None:
