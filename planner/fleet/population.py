@@ -21,7 +21,7 @@ from planner.traffic import Service
 from planner.workload import ArrivalProcess, ClosedLoop
 
 FIRST_TPOT_S = 0.05
-"""Of an answer that no target bounds, while no fleet is known [s]: begins the search. A choice."""
+"""Of a token that no target bounds, the first too, while no fleet is known [s]: begins the search. A choice."""
 TOLERANCE, MOST_ROUNDS = 0.01, 10
 """How far the rate sent on a fleet may be above the one it is planned for, relative, and most rounds. Choices."""
 
@@ -61,7 +61,7 @@ def _slowest_answer_s(service: Service) -> float:
     """Time of a mean answer whose first token and tokens take as long as targets allow [s]."""
     allowed_s = {target.metric: target.threshold_s for target in service.slo.targets}
     gaps = service.workload.lengths.mean_output - 1.0
-    by_parts = allowed_s.get(Metric.TTFT, 0.0) + gaps * allowed_s.get(Metric.TPOT, FIRST_TPOT_S)
+    by_parts = allowed_s.get(Metric.TTFT, FIRST_TPOT_S) + gaps * allowed_s.get(Metric.TPOT, FIRST_TPOT_S)
     return min(by_parts, allowed_s.get(Metric.E2E, math.inf))
 
 

@@ -34,6 +34,14 @@ def test_the_fleet_planned_for_a_population_answers_it_at_the_planned_rate(users
     assert steady.rate_per_s * (think_time_s + steady.e2e.mean_s) == pytest.approx(users, rel=0.04)
 
 
+def test_answers_of_one_token_that_no_target_bounds_have_a_rate_too() -> None:
+    """Nothing says how long they may take: neither a target for first tokens nor a gap between tokens."""
+    targets = "slo=[{metric: tpot, percentile: 0.9, threshold_s: 0.05}]"
+    lengths = "workload={concurrency: 3, lengths: {input_tokens: 100, output_tokens: 1}}"
+    found = by_theory(planner.load_scenario("chat-llama-70b", (*SMALL_CHAT[1:], lengths, targets, "confidence=0.5")))
+    assert found.request.workload.rate_per_s * found.latency(Metric.E2E).mean_s == pytest.approx(3, rel=2 * TOLERANCE)
+
+
 def test_slow_steps_let_fewer_requests_come() -> None:
     """The fleet holds for the rate that its slow steps let come: planned for what quick ones would let, it is larger.
 
