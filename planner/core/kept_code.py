@@ -27,6 +27,10 @@ from numba.misc.appdirs import AppDirs
 FILE = "compiled.sqlite"
 ENTRIES = 2_000
 """Entries kept, the newest: a version of the planner has 300, of 100 kB each (a choice: 200 MB at most)."""
+BUSY_S = 1.0
+"""For so long a process waits for another that writes [s], once: of one that is stopped in the middle it asks no more.
+A choice: an entry is written in milliseconds."""
+_busy: set[Path] = set()
 NOTICE = "Compiling the numerical code for this machine, once per version: up to half a minute."
 
 
@@ -91,15 +95,17 @@ def _asked(statement: str, *values: object) -> Any:  # noqa: ANN401 - a row of t
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
             path.touch(mode=0o600)
-        if not is_ours(path.parent) or not is_ours(path):
+        if path in _busy or not is_ours(path.parent) or not is_ours(path):
             return None
-        with closing(sqlite3.connect(path)) as library, library:
+        with closing(sqlite3.connect(path, timeout=BUSY_S)) as library, library:
             library.execute("pragma synchronous = off")  # what a crash tears is found by its digest
             library.execute("create table if not exists code (key text primary key, digest blob, content blob)")
             return library.execute(statement, values).fetchone()
     except sqlite3.DatabaseError as error:
         if not isinstance(error, sqlite3.OperationalError) or error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
             path.unlink(missing_ok=True)
+        elif error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+            _busy.add(path)
         return None  # of other errors it may not be written, or is busy
     except OSError:
         return None

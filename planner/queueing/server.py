@@ -26,6 +26,8 @@ CONTEXT_MASS = np.diff(CONTEXT_EDGES)
 """Their probabilities."""
 MIDDLES = ndtri((CONTEXT_EDGES[:-1] + CONTEXT_EDGES[1:]) / 2.0)
 """Their middles in standard deviations of a normal variable."""
+MOST_SKEWED = 2.99 * float(MIDDLES[-1] + np.hypot(MIDDLES[-1], 2.0))
+"""Skewness up to which the last slice holds any contexts by the formula of `ContextSpread.noise_s`: all but its root."""
 PROMPTS = "prompts"
 """The chunk budget gives out first."""
 RUNNING = "running"
@@ -49,12 +51,16 @@ class ContextSpread:
     def noise_s(self, counts: FloatArray) -> FloatArray:
         """Time contexts add to a step with so many running [s], in the slices CONTEXT_EDGES, shape (N, slices).
 
-        Gamma distribution by Wilson and Hilferty, PNAS 17 (1931) 684-688, of skewness 2 sqrt(SCV / n).
+        Gamma distribution by Wilson and Hilferty, PNAS 17 (1931) 684-688, of skewness 2 sqrt(SCV / n). Of one more
+        skewed than MOST_SKEWED, what varies is rarer than the last slice: so much less is added, and no step is shorter
+        than without contexts.
         """
-        skewness = np.maximum(2.0 * np.sqrt(self.scv / np.maximum(counts, 1.0)), 1e-6)[:, None]
+        true = np.maximum(2.0 * np.sqrt(self.scv / np.maximum(counts, 1.0)), 1e-6)[:, None]
+        skewness = np.minimum(true, MOST_SKEWED)
         cube = np.maximum(1.0 + skewness * MIDDLES / 6.0 - skewness**2 / 36.0, 0.0) ** 3
         centred = cube - (cube @ CONTEXT_MASS)[:, None]
-        return np.asarray(self.std_s(counts)[:, None] * centred / np.sqrt(centred**2 @ CONTEXT_MASS)[:, None])
+        seen_s = self.std_s(counts)[:, None] * skewness / true
+        return np.asarray(seen_s * centred / np.sqrt(centred**2 @ CONTEXT_MASS)[:, None])
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ def end_with_parent(wait: Callable[[], object]) -> None:
 
 @contextmanager
 def _executor(given: Executor | None, tasks: int) -> Iterator[Executor]:
-    """The executor given, or processes that end with the block."""
+    """The executor given, or processes that end with the block, whatever they are at."""
     if given is not None:
         yield given
         return
@@ -177,7 +177,10 @@ def _executor(given: Executor | None, tasks: int) -> Iterator[Executor]:
     try:
         yield pool
     finally:
+        workers = list(pool._processes.values())
         pool.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:  # whose portion nobody waits for any more, and Python would wait for as it exits
+            worker.kill()
 
 
 def _run(

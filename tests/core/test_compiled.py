@@ -155,6 +155,19 @@ def test_code_that_cannot_be_kept_is_made_again(tmp_path: Path, monkeypatch: pyt
     assert answer_here(tmp_path, monkeypatch) == "0.75"
 
 
+def test_a_process_stopped_while_it_writes_is_waited_for_once(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every function would wait for it otherwise, hundreds of times the time that it may take."""
+    kept_code.keep_content("key", b"code")
+    monkeypatch.setattr(kept_code, "BUSY_S", 0.01)
+    opened: list[Path] = []
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **words: opened.append(path) or connect(path, **words))
+    with closing(connect(kept)) as stopped:
+        stopped.execute("begin exclusive")
+        assert all(kept_code.kept(key) is None for key in ("key", "other", "key"))
+    assert opened == [kept]
+
+
 ARRAYS = """
 import numpy as np
 from planner.core import compiled

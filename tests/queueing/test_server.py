@@ -28,6 +28,19 @@ def test_slices_are_those_of_gamma_distributed_contexts(running: int) -> None:
     assert got == pytest.approx(expected, abs=0.12 * drawn.std())
 
 
+@pytest.mark.parametrize("scv", [0.0, 1e-9, 1.0, 60.0, 100.0, 1e4, 1e12])
+def test_contexts_however_rare_the_long_ones_add_a_mean_of_zero_and_take_no_more_than_they_had(scv: float) -> None:
+    """One request in 10^9 that runs for 10^5 steps has such an SCV; most steps hold none."""
+    counts = np.array([1.0, 2.0, 50.0, 4096.0])
+    noise_s = spread(scv).noise_s(counts)
+    deviations, wanted = np.sqrt(noise_s**2 @ MASS), PER_CONTEXT_S * np.sqrt(scv * counts)
+    assert np.all(np.abs(noise_s @ MASS) <= 1e-12 * (wanted + PER_CONTEXT_S))
+    assert np.all(deviations <= wanted * (1.0 + 1e-12))
+    assert np.all(noise_s.min(axis=1) >= -1.1 * PER_CONTEXT_S * counts)
+    mild = scv <= 60.0 * counts
+    assert deviations[mild] == pytest.approx(wanted[mild])
+
+
 def test_the_mean_stays_and_the_variance_is_added() -> None:
     counts, shares = np.arange(1.0, 9.0), np.full(8, 1.0 / 8.0)
     steps = 0.01 + 0.002 * counts

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -27,7 +28,7 @@ from planner.report import plan_to_dict
 from planner.scenario import load_scenario, sweeps
 from planner.scenario.sweep_points import Task, with_fields
 from planner.scenario.sweep_result import FAILED, UNPLANNED, Sweep, SweepLog, SweepPoint
-from planner.scenario.sweeps import portions, process_pool, sweep
+from planner.scenario.sweeps import _executor, portions, process_pool, sweep
 from tests.builders import SMALL_SCENARIO
 from tests.places import ROOT
 
@@ -197,6 +198,15 @@ class TestExecutors:
         with ThreadPoolExecutor(2) as threads:
             assert figures(sweep(SCENARIO, over, threads, portion=1)) == expected
         assert figures(sweep(SCENARIO, over, Elsewhere())) == expected  # type: ignore[arg-type]
+
+    def test_a_portion_that_nobody_waits_for_any_more_ends(self) -> None:
+        """Ctrl-C in a terminal reaches the workers too; a signal to the sweep alone left it waiting for them."""
+        with pytest.raises(KeyboardInterrupt), _executor(None, 1) as pool:
+            future = pool.submit(time.sleep, 60.0)
+            while not future.running():
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+        assert isinstance(future.exception(), BrokenProcessPool)
 
     def test_points_that_share_latencies_stay_together(self) -> None:
         request = load_scenario(SCENARIO)
