@@ -376,13 +376,14 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def markdown_text(text: str) -> str:
-    r"""Text on one line that Markdown shows as it is: no tags, no cell borders, no emphasis.
+    r"""Text on one line that Markdown shows as it is: no tags, no cell borders, no emphasis, no links, no pictures.
 
-    >>> markdown_text("a|b <script> x_y")
-    'a\\|b &lt;script> x_y'
+    >>> markdown_text("a|b <script> x_y [s] ![a](b)")
+    'a\\|b &lt;script> x_y [s] ![a\\](b)'
     """
     line = " ".join(one_line(text).split())
-    return re.sub(r"([|*`\\])", r"\\\1", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", line))
+    marks = r"([|*`\\]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_]))"  # an underscore inside a word is none
+    return re.sub(marks, r"\\\1", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", line))
 
 
 def one_line(text: str) -> str:

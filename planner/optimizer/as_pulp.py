@@ -25,6 +25,8 @@ from planner.optimizer.types import Sense
 MOST_SECONDS = 60.0
 """Time for one program where no limit is set [s]. A choice: fleets of a plan take seconds, and CBC ends with the best
 found."""
+MOST_LETTERS = 100
+"""Longest name in an LP file: what PuLP writes (a definition; CPLEX reads 255)."""
 
 
 def column_names(layout: Layout) -> list[str]:
@@ -60,7 +62,16 @@ def column_names(layout: Layout) -> list[str]:
 
 
 def _names(program: Program) -> list[str]:
-    return [*column_names(program.layout), *(f"extra_{index}" for index in range(program.extra_columns))]
+    return _shortened([*column_names(program.layout), *(f"extra_{index}" for index in range(program.extra_columns))])
+
+
+def _shortened(names: Sequence[str]) -> list[str]:
+    """Names that an LP file may hold: the end of a longer one is its number, after a dot, which no label has."""
+    ends = [f".{number}" for number in range(len(names))]
+    return [
+        name if len(name) <= MOST_LETTERS else name[: MOST_LETTERS - len(end)] + end
+        for name, end in zip(names, ends, strict=True)
+    ]
 
 
 def to_pulp(program: Program) -> pulp.LpProblem:
@@ -83,14 +94,15 @@ def to_pulp(program: Program) -> pulp.LpProblem:
         most = float(upper[column]) if math.isfinite(upper[column]) else None
         variables[column] = problem.add_variable(names[column], 0, most, category)
     problem += pulp.lpSum(float(program.goal[c]) * variables[c] for c in sorted(touched) if program.goal[c])
+    row_names = iter(_shortened(program.names()))
     for rows in program.rows:
         left: list[dict[int, float]] = [{} for _ in range(len(rows))]
         for row, column, value in zip(rows.row, rows.column, rows.value, strict=True):
             left[row][int(column)] = left[row].get(int(column), 0.0) + float(value)
-        for name, terms_of_row, limit in zip(rows.names(program.layout), left, rows.limit, strict=True):
+        for terms_of_row, limit in zip(left, rows.limit, strict=True):
             expression = pulp.lpSum(value * variables[column] for column, value in terms_of_row.items() if value)
             is_most = rows.sense is Sense.AT_MOST
-            problem += (expression <= float(limit) if is_most else expression >= float(limit)), name
+            problem += (expression <= float(limit) if is_most else expression >= float(limit)), next(row_names)
     return problem
 
 

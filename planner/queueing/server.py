@@ -27,7 +27,8 @@ CONTEXT_MASS = np.diff(CONTEXT_EDGES)
 MIDDLES = ndtri((CONTEXT_EDGES[:-1] + CONTEXT_EDGES[1:]) / 2.0)
 """Their middles in standard deviations of a normal variable."""
 MOST_SKEWED = 2.99 * float(MIDDLES[-1] + np.hypot(MIDDLES[-1], 2.0))
-"""Skewness up to which the last slice holds any contexts by the formula of `ContextSpread.noise_s`: all but its root."""
+"""Skewness up to which the last slice holds any contexts by the formula of `ContextSpread.noise_s`: 0.3 % below its
+root (a definition)."""
 PROMPTS = "prompts"
 """The chunk budget gives out first."""
 RUNNING = "running"

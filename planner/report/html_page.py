@@ -203,11 +203,12 @@ def safe_cell(cell: object) -> object:
     country's spreadsheet begins another cell: behind a semicolon, a tab or the end of a line.
 
     A bare carriage return, which some readers take for the end of a row and `csv` may leave unquoted, becomes a line
-    feed, which is always quoted.
+    feed, which is always quoted; every other control or format character a blank, which no workbook may hold and a
+    terminal might obey.
     """
     if not isinstance(cell, str):
         return cell
-    text = re.sub("\r\n?", "\n", cell)
+    text = re.sub("[^\t\n]+", lambda part: one_line(part[0]), re.sub("\r\n?", "\n", cell))
     parts = []
     for part in re.split(r"(?<=[;\t\n])", text):
         is_formula = one_line(unicodedata.normalize("NFKC", part)).strip().startswith(_FORMULA_STARTS)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from planner.core import HOURS_PER_MONTH, InputError, Table
+from planner.core import HOURS_PER_MONTH, InputError, Table, one_line
 from planner.fleet import Plan
 from planner.report import plan as plan_report
 from planner.report.html_page import safe_cell
@@ -70,7 +70,7 @@ def _write_cost(sheet: Worksheet, plan: Plan) -> None:
 
 def _sheet_name(table: Table, taken: Sequence[str]) -> str:
     """A title that Excel takes, and that no other sheet has."""
-    plain = re.sub(r"[\\/*?:\[\]]", " ", table.title)[:_MOST_TITLE].strip("' ") or "Table"
+    plain = re.sub(r"[\\/*?:\[\]]", " ", one_line(table.title))[:_MOST_TITLE].strip("' ") or "Table"
     names = (plain, *(f"{plain[: _MOST_TITLE - 3]} {number}" for number in range(2, 100)))
     return next(name for name in names if name.lower() not in {other.lower() for other in taken})
 

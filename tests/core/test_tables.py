@@ -6,17 +6,30 @@ import math
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from planner.core import (
     Table,
+    markdown_text,
     money,
     percent,
     rough_share,
     share_with_error,
     significant,
 )
+
+
+@given(st.text(st.sampled_from("a_*`[]()!<>:/\\|~ \n\u202e")) | st.text())
+@example("![a](http://example.org/a.png)")
+@example("[a]: http://example.org")
+@example("[a](<b>)")
+def test_text_in_markdown_is_shown_as_it_is(text: str) -> None:
+    """By a Markdown reader of CommonMark's own kind: a picture in a name would be loaded by all who read a report."""
+    found = MarkdownIt().parse("- x " + markdown_text(text) + " x\n\n[a]: http://example.org\n")
+    inner = [token for block in found for token in block.children or ()]
+    assert {token.type for token in inner} <= {"text", "text_special"}
 
 
 def _read(text: str) -> float:

@@ -79,6 +79,23 @@ def test_names_in_any_script_stay_apart(tmp_path):
     )
 
 
+@pytest.mark.parametrize("suffix", ["lp", "mps"])
+def test_names_of_any_length_are_written_and_stay_apart(tmp_path, suffix):
+    """A service may be called by two hundred letters, and stands twice in the name of a rate."""
+    names = [200 * "x" + end for end in ("", "y", ".1")]
+    fleet = problem(
+        [unit(f"on {name}", {name: 1.0}, 2.0) for name in names], slices=tuple(chat(3.0, name=name) for name in names)
+    )
+    path = tmp_path / f"fleet.{suffix}"
+    write_program(fleet, MIN_COST, path)
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.readModel(str(path))
+    solver.run()
+    assert solver.getNumCol() == 6
+    assert solver.getInfo().objective_function_value == pytest.approx(3 * 3 * 2.0)
+
+
 def test_a_file_of_another_kind_is_refused(tmp_path):
     with pytest.raises(InputError):
         write_program(problem([unit("a", 1.0, 2.0)], 6.0), MIN_COST, tmp_path / "fleet.txt")

@@ -11,7 +11,7 @@ import pytest
 import planner
 from planner.core import HOURS_PER_MONTH
 from planner.fleet import Plan
-from planner.report import plan_workbook
+from planner.report import csv_text, plan_workbook
 from planner.report import workbook as module
 from tests.report.test_plan import SCENARIO
 
@@ -53,6 +53,15 @@ def test_text_that_would_run_is_text(small: Plan, text: str) -> None:
     fleet = dataclasses.replace(small.bought[0], purchase=text)
     (row,) = _book(dataclasses.replace(small, bought=(fleet,)))["Cost by formula"].iter_rows(min_row=2, max_row=2)
     assert (row[1].value, row[1].data_type) == (f"'{text}", "s")
+
+
+@pytest.mark.parametrize("text", ["a\x1b[31mb", "\x00=1", "\x9b2J", "a\u202eb", "\ud800"])
+def test_what_no_workbook_may_hold_or_a_terminal_might_obey_is_a_blank(small: Plan, text: str) -> None:
+    """The source of lengths is text as anybody writes it: a control character in it was a fault of the planner."""
+    fleet = dataclasses.replace(small.bought[0], purchase=text)
+    (row,) = _book(dataclasses.replace(small, bought=(fleet,)))["Cost by formula"].iter_rows(min_row=2, max_row=2)
+    assert str(row[1].value).isprintable() and not str(row[1].value).startswith("=")
+    assert csv_text(["name"], [[text]]).removesuffix("\n").replace("\n", "").isprintable()
 
 
 def test_numbers_below_zero_and_dashes_stay_what_they_are() -> None:
