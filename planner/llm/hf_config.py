@@ -232,6 +232,7 @@ _LAYER_TYPES = {
     "chunked_attention": Feature.CHUNKED,
     "mamba": Feature.STATE_SPACE,
     "deepseek_sparse_attention": Feature.SPARSE_INDEX,
+    "indexed_attention": Feature.SPARSE_INDEX,
     "minimax_m3_sparse": Feature.SPARSE_BLOCKS,
     "compressed_sparse_attention": Feature.COMPRESSED,
     "heavily_compressed_attention": Feature.COMPRESSED,

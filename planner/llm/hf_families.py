@@ -17,7 +17,7 @@ from planner.core import preset_rows
 from planner.llm import hf_hybrid, hf_layers, hf_local_global, hf_sparse, hf_usual
 from planner.llm.hf_config import ConfigFields, Feature, refuse_unmodelled
 from planner.llm.hf_layers import Attentions, AttentionTraits, FeedForwards, QkNorm
-from planner.llm.hf_usual import refuse_unsaid, usual_attentions, usual_feed_forwards, with_usual_names
+from planner.llm.hf_usual import refuse_unsaid, usual_attentions, usual_feed_forwards, with_all_names, with_usual_names
 from planner.llm.layers import Attention, DecoderLayers, FeedForward, LayerEmbedding, LayerGroup, NormKind
 
 Blocks = tuple[Attention | None, FeedForward | None]
@@ -138,7 +138,7 @@ def decoder_fields(fields: ConfigFields) -> ConfigFields:
         )
     family = family_of(fields)
     given = ConfigFields({**family.defaults, **fields.values}, fields.prefix)
-    read = with_usual_names(given) if family.usual else given
+    read = with_usual_names(given) if family.usual else with_all_names(given)
     refuse_unmodelled(read, family.models)
     if not is_known(fields):
         refuse_unsaid(given)

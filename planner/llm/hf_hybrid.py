@@ -30,8 +30,12 @@ from planner.llm.layers import MAX_LAYERS, Attention, FeedForward
 
 # ------------------------------------------------------------------------------------------------ Nemotron-H
 
-_BLOCK_LETTERS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
-"""Letters of ``hybrid_override_pattern`` for the words of ``layers_block_type``."""
+_BLOCK_LETTERS = {
+    **{"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"},
+    **{"linear_attention": "M", "full_attention": "*"},
+}
+"""Letters of ``hybrid_override_pattern`` for the words of ``layers_block_type``, as older and newer Transformers write
+them."""
 
 
 def _block_letters(fields: ConfigFields, pattern_key: str, words_key: str) -> str:

@@ -63,7 +63,7 @@ def gemma4_attentions(fields: ConfigFields, traits: AttentionTraits) -> Attentio
     of ``num_global_key_value_heads``. The last ``num_kv_shared_layers`` attend to the cache of the last own layer of
     their kind. The last layer is global whatever ``layer_types`` says.
     """
-    _refuse_other_gemma4(fields)
+    fields = _with_global_sizes(fields)
     keys_are_values = fields.flag("attention_k_eq_v", default=False)
     heads = {"num_key_value_heads": "num_global_key_value_heads"} if keys_are_values else {}
     wide = _renamed(fields, heads, {"head_dim": fields.size("global_head_dim", default=512)})
@@ -97,12 +97,26 @@ def _own_layers(fields: ConfigFields) -> int:
     return layers - shared
 
 
-def _refuse_other_gemma4(fields: ConfigFields) -> None:
+def _with_global_sizes(fields: ConfigFields) -> ConfigFields:
+    """Sizes of global layers by name, where ``per_layer_config`` (Transformers 5.24) gives each the same.
+
+    Raises `UnsupportedFeatureError` for other sizes of single layers, and for attention to later tokens.
+    """
     if fields.text("use_bidirectional_attention") == "all":
         raise fields.unmodelled("use_bidirectional_attention", "all", "attention to later tokens is not modelled")
-    if fields.values.get("per_layer_config"):
+    given = fields.values.get("per_layer_config")
+    if not given:
+        return fields
+    named_layers = given if isinstance(given, dict) else {}
+    sizes = list(named_layers.values())
+    layers = {str(layer).lstrip("0") or "0" for layer in named_layers}
+    wide = {str(layer) for layer, kind in enumerate(fields.texts("layer_types")) if kind == FULL_ATTENTION}
+    named = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
+    alike = sizes and all(isinstance(one, dict) and one == sizes[0] for one in sizes)
+    if not alike or layers != wide or set(sizes[0]) - set(named):
         bound = "shapes of single layers are not modelled (model_type gemma4_text)"
         raise fields.unmodelled("per_layer_config", "(given)", bound, "give global_head_dim instead")
+    return ConfigFields({**fields.values, **{named[key]: size for key, size in sizes[0].items()}}, fields.prefix)
 
 
 def gemma4_feed_forwards(fields: ConfigFields) -> FeedForwards:

@@ -39,7 +39,7 @@ _GATED_ACTIVATIONS = ("silu", "swish", "swiglu")
 """Activations of gated feed-forward blocks; all others are found in gated ones and in plain ones."""
 _SHAPE_WORDS = re.compile(
     r"(^|_)(rank|dims?|heads?|kernel|conv|state|ssm|mamba|lru|rwkv|recurrent|linear|experts?|ffn?|mlp|layers?|loops?|cycles"
-    r"|compress|index|delta|lora|latent|adapter|memory|chunk|streams?|altup|embed|proj|rotary|window|pattern|types?)(_|$)"
+    r"|compress|index|delta|lora|hidden|latent|adapter|memory|chunk|streams?|altup|embed|proj|rotary|window|pattern|types?)(_|$)"
 )
 """Words in the name of a field that says something of shapes."""
 _NO_SHAPES = re.compile(
@@ -82,6 +82,21 @@ def with_usual_names(fields: ConfigFields) -> ConfigFields:
     if named.flag("multi_query", default=False) and not named.flag("new_decoder_architecture", default=False):
         values["num_key_value_heads"] = 1
     return named
+
+
+def with_all_names(fields: ConfigFields) -> ConfigFields:
+    """The fields of a family that has names of its own, each size under its other names, too.
+
+    Transformers 5 writes ``num_local_experts`` for the ``num_experts`` of Qwen's own files.
+
+    >>> with_all_names(ConfigFields({"num_local_experts": 8})).values["num_experts"]
+    8
+    """
+    values = dict(fields.values)
+    for names in ((name, *others) for name, others in USUAL_NAMES.items()):
+        value = next((values[name] for name in names if type(values.get(name)) is int), None)
+        values |= {} if value is None else {name: value for name in names if values.get(name) is None}
+    return ConfigFields(values, fields.prefix)
 
 
 def refuse_unsaid(fields: ConfigFields) -> None:
@@ -200,6 +215,7 @@ def usual_feed_forwards(fields: ConfigFields, gated: bool = True, bias: bool | N
             gated=gated,
             bias=biased,
             router_bias=any(fields.flag(flag, default=False) for flag in corrected),
+            latent=fields.count("moe_hidden_size"),
         )
     return [moe if is_sparse else dense for is_sparse in sparse]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.core import InputError, UnsupportedFeatureError
+from planner.core import InputError, UnsupportedFeatureError, preset
 from planner.llm import DenseFeedForward, GroupedQueryAttention, LatentAttention, LlmSpec, load_llm, parameters
 from planner.llm.load import INDEX_NAME
 from tests.configs import Config, llama
@@ -41,6 +41,49 @@ def test_windows_of_an_unknown_family_follow_its_pattern() -> None:
     llm = LlmSpec.from_config(HOUSE | {"sliding_window": 64, "sliding_window_pattern": 3})
     windows = [group.attention.window for group in llm.layers if isinstance(group.attention, GroupedQueryAttention)]
     assert ([group.count for group in llm.layers], windows) == ([2, 1], [64, 0])
+
+
+def test_newer_transformers_write_other_names_for_the_same_layers() -> None:
+    """``to_json_string`` of Transformers 5.24: its parameters on the meta device are those of the older files."""
+
+    def rewritten(llm: str, changes: dict[str, object], *dropped: str) -> LlmSpec:
+        config = json.loads(preset("llms", f"{llm}.json").read_text(encoding="utf-8"))
+        return LlmSpec.from_config({k: v for k, v in config.items() if k not in dropped} | changes)
+
+    qwen = rewritten("qwen3-30b-a3b", {"num_local_experts": 128}, "num_experts")
+    assert qwen.layers == load_llm("qwen3-30b-a3b").layers
+    deepseek = rewritten("deepseek-v3.2", {"layer_types": ["indexed_attention"] * 61})
+    assert deepseek.layers == load_llm("deepseek-v3.2").layers
+
+
+def test_global_layers_of_gemma_4_layer_by_layer() -> None:
+    config = json.loads(preset("llms", "gemma-4-31b.json").read_text(encoding="utf-8"))
+    text = config.get("text_config", config)
+    wide = [layer for layer, kind in enumerate(text["layer_types"]) if kind == "full_attention"]
+    sizes = {"head_dim": text["global_head_dim"], "num_key_value_heads": text["num_global_key_value_heads"]}
+    newer = {k: v for k, v in text.items() if "global" not in k}
+    newer["per_layer_config"] = {f"{layer:02}": sizes for layer in wide}
+    assert LlmSpec.from_config(newer).layers == LlmSpec.from_config(text).layers
+    for wrong in ({f"{layer:02}": sizes for layer in wide[1:]}, {"00": {"head_dim": 8}}):
+        with pytest.raises(UnsupportedFeatureError, match="shapes of single layers"):
+            LlmSpec.from_config(newer | {"per_layer_config": wrong})
+
+
+def test_experts_of_another_width_than_the_model_are_refused_or_counted() -> None:
+    """Muse's experts work on ``moe_hidden_size`` channels: of 820 billion parameters twice as many were counted."""
+    with pytest.raises(UnsupportedFeatureError, match=r"moe_hidden_size.*experts on a latent vector"):
+        LlmSpec.from_config(HOUSE | {"num_local_experts": 8, "num_experts_per_tok": 2, "moe_hidden_size": 32})
+    muse = HOUSE | {"model_type": "muse_spark_text", "num_local_experts": 8, "num_experts_per_tok": 2}
+    full, half = (LlmSpec.from_config(muse | {"moe_hidden_size": size}) for size in (64, 32))
+    expert = full.layers[0].experts
+    assert expert is not None
+    fewer = 8 * 3 * expert.intermediate * 32 + 2 * HOUSE["hidden_size"] * 32  # of every layer
+    assert parameters(full) - parameters(half) == full.num_layers * fewer
+
+
+def test_differential_attention_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="differential attention"):
+        LlmSpec.from_config(HOUSE | {"model_type": "diffllama"})
 
 
 @pytest.mark.parametrize("key", ["n_embd", "d_model", "n_embed"])
