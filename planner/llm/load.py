@@ -22,7 +22,7 @@ from typing import Any
 from planner.core import InputError, UnknownNameError, preset
 from planner.llm.checkpoints import SIXTEEN_BIT, checkpoints_of, main_format
 from planner.llm.hf_config import CONFIG_NAME, QUANTISATION_NAME, read_config
-from planner.llm.names import list_llms, preset_of, says_format
+from planner.llm.names import list_llms, near_presets, preset_of, says_format
 from planner.llm.sizes import encoder_parameters, mtp_parameters, parameters
 from planner.llm.spec import LlmSpec, id_of
 
@@ -210,7 +210,8 @@ def packaged_llm(llm: Mapping[str, object] | str) -> LlmSpec:
         return _preset(llm.lower())
     if (called := _called(llm)) is not None:
         return called
-    raise UnknownNameError("llm", llm, [preset for preset in presets if preset.startswith(llm.lower())] or presets)
+    begun = [preset for preset in presets if preset.startswith(llm.lower())]
+    raise UnknownNameError("llm", llm, begun or near_presets(llm) or presets)
 
 
 def _called(name: str) -> LlmSpec | None:
@@ -233,7 +234,7 @@ def _called(name: str) -> LlmSpec | None:
 
 
 def _from_path(path: str, presets: tuple[str, ...]) -> LlmSpec:
-    near = difflib.get_close_matches(id_of(path), presets, n=1)
+    near = near_presets(path) or difflib.get_close_matches(id_of(path), presets, n=1)
     if near and not _exists(path):
         hub = f", or {PREFIX}{path} where that is its name on the Hugging Face Hub" if path.count("/") == 1 else ""
         raise InputError("llm", path, "no such file or folder", f"give a config.json, or the preset {near[0]}{hub}")

@@ -6,6 +6,7 @@ layers of a preset stand in `presets/checkpoint_names.csv`, each with its page.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -28,6 +29,18 @@ OWNERS = re.compile(r"^(?:meta|nvidia|amd|openai|redhatai)-(?=llama|nemotron|gpt
 """Owners that are repeated in the name itself: Meta-Llama-3.1-8B, NVIDIA-Nemotron-3-Nano."""
 
 
+SPELLINGS = (
+    (r"^(?:https?://)?(?:huggingface\.co|hf\.co)/", ""),
+    (
+        r"^(?:(?:us|eu|apac|global)\.)?(?:meta|mistral|deepseek|qwen|openai|google|nvidia|minimax|moonshot|zai)\.(?=.*-)",
+        "",
+    ),
+    (r"(?:-v\d+)?:\d+$|-maas$|:latest$", ""),
+    (r"\bllama-?v?(?=\d)", "llama-"),
+    (r"(?<=llama-\d)[-p](?=\d-)", "."),
+)
+"""What clouds and hubs make of a name -> what it is: addresses, Bedrock's owners and versions (``meta.llama3-1-70b-
+instruct-v1:0``), Vertex's ``-maas``, Fireworks' ``llama-v3p3``."""
 FORMATS = re.compile(rf"-(?:{PRECISION_WORDS}|{QUANTISER_WORDS})(?=-|$)")
 """Words of a name that say in which format its weights are."""
 
@@ -59,10 +72,12 @@ def architecture_name(name: str) -> str:
     'deepseek-r1'
     >>> architecture_name("RedHatAI/Llama-3.3-70B-Instruct-quantized.w8a8")
     'llama-3.3-70b'
-    >>> architecture_name("LLAMA 3.1 (8B)")
-    'llama-3.1-8b'
+    >>> architecture_name("LLAMA 3.1 (8B)"), architecture_name("us.meta.llama3-1-8b-instruct-v1:0")
+    ('llama-3.1-8b', 'llama-3.1-8b')
     """
     last = name.rstrip("/").rsplit("/", 1)[-1].lower()
+    for pattern, plain in SPELLINGS:
+        last = re.sub(pattern, plain, last)
     last = re.sub(r"(?<=\d)_(?=\d)", ".", last).replace("_", "-").replace(" ", "-").translate({40: None, 41: None})
     return UNTELLING.sub("", OWNERS.sub("", last.removeprefix("models--").rsplit("--", 1)[-1]))
 
@@ -74,7 +89,21 @@ def _presets() -> Mapping[str, str]:
     return by_id | {row["name"]: row["preset"] for row in preset_rows("checkpoint_names.csv")}
 
 
+def near_presets(name: str) -> list[str]:
+    """Ids of presets whose names are close to one, whoever serves it and in whatever format.
+
+    >>> near_presets("/models/Llama-3.1-8B-Instruct")[0], near_presets("qwen3:32b-q4_K_M")[0]
+    ('llama-3.1-8b', 'qwen3-32b')
+    """
+    plain = architecture_name(
+        re.sub(r"[-_](?:q\d\w*|gguf|fp16)$", "", name.lower().removesuffix(".gguf")).replace(":", "-")
+    )
+    known = _presets()
+    return list(dict.fromkeys(known[close] for close in difflib.get_close_matches(plain, known, n=3)))
+
+
 def preset_of(name: str) -> str | None:
     """Id of the preset with the layers of a checkpoint; None where none is known to have them."""
     last = name.rsplit("/", 1)[-1].lower()
-    return last if last in list_llms() else _presets().get(architecture_name(name))
+    known = _presets()
+    return last if last in list_llms() else known.get(last, known.get(architecture_name(name)))

@@ -17,6 +17,10 @@ from planner.llm import load_llm
         ("Llama-3.3-70B", "llama-3.3-70b-instruct"),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "qwen2.5-32b"),
         ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b-v0.1"),
+        ("moonshotai/Kimi-K2-Thinking", "kimi-k2.5"),  # its experts have 4 bits, those of K2-Instruct 8
+        ("us.meta.llama3-3-70b-instruct-v1:0", "llama-3.3-70b-instruct"),  # Bedrock
+        ("qwen.qwen3-235b-a22b-2507-v1:0", "qwen3-235b-a22b"),
+        ("meta/llama-3.3-70b-instruct-maas", "llama-3.3-70b-instruct"),  # Vertex
     ],
 )
 def test_a_checkpoint_is_the_preset_with_its_layers(name: str, preset: str) -> None:
@@ -36,3 +40,20 @@ def test_a_name_with_a_format_is_in_that_format_or_refused() -> None:
 def test_a_name_of_nothing_known_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="unknown name"):
         load_llm(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("nim/meta/llama-3.1-8b-instruct", "llama-3.1-8b"),
+        ("accounts/fireworks/models/llama-v3p3-70b-instruct", "llama-3.3-70b-instruct"),
+        ("hf.co/unsloth/Qwen3-8B-GGUF:Q4_K_M", "qwen3-8b"),
+        ("llama3.1:8b-instruct-q4_K_M", "llama-3.1-8b"),
+        ("bartowski/Qwen2.5-72B-Instruct-GGUF", "qwen2.5-72b"),
+    ],
+)
+def test_what_is_no_preset_says_which_is_near_however_it_is_served(name: str, near: str) -> None:
+    """Formats of llama.cpp are not modelled, so the name is refused; its layers are known."""
+    with pytest.raises(InputError) as refused:
+        load_llm(name)
+    assert f" {near}," in f"{refused.value.fix},"

@@ -11,7 +11,7 @@ import pytest
 from calibration.serving.checkpoints import model_of, precision_of
 from hardware_db import Dtype
 from planner.core import UnknownNameError, UnsupportedFeatureError, preset
-from planner.llm import LlmSpec, Part, architecture_name, list_llms, load_llm
+from planner.llm import LlmSpec, Part, architecture_name, list_llms, load_llm, preset_of
 from tests.calibration.serving.points import DB, POINT, point_with
 from tests.places import REFERENCE
 
@@ -61,7 +61,7 @@ def test_every_row_of_the_table_names_a_preset_and_its_page() -> None:
     rows = list(csv.DictReader(preset("checkpoint_names.csv").read_text(encoding="utf-8").splitlines()))
     assert {row["preset"] for row in rows} <= set(list_llms())
     assert all(row["source_url"].startswith("https://huggingface.co/") for row in rows)
-    assert all(architecture_name(row["name"]) == row["name"] for row in rows)
+    assert {row["name"]: preset_of(row["name"]) for row in rows} == {row["name"]: row["preset"] for row in rows}
     assert not {row["name"] for row in rows} & {architecture_name(id) for id in list_llms()}
 
 
