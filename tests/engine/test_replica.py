@@ -110,3 +110,16 @@ def test_infinite_bandwidth_leaves_the_compute_time() -> None:
 def test_impossible_steps_are_refused(contexts: list[int], chunks: list[tuple[int, int]], text: str) -> None:
     with pytest.raises(InputError, match=text):
         step_time(replica(), contexts, chunks)
+
+
+@pytest.mark.parametrize("interval", [0, 1, 5, 10])
+def test_sending_costs_a_sequence_a_share_of_its_steps(interval: int) -> None:
+    """Tokens of so many steps are sent together; where they all go at the end, nothing is sent beside a step."""
+    config = calibrated(engine="sglang")
+    every = config.model_copy(update={"schedule": config.schedule.model_copy(update={"stream_interval_steps": 1})})
+    some = config.model_copy(
+        update={"schedule": config.schedule.model_copy(update={"stream_interval_steps": interval})}
+    )
+    assert every.stream_s > 0.0
+    assert some.stream_s * interval == pytest.approx(every.stream_s if interval else 0.0)
+    assert interval or some.stream_s == 0.0

@@ -51,6 +51,17 @@ def test_they_take_what_the_step_timer_says(model: str, changes: dict[str, Any],
     assert np.allclose(steps.times_s(decodes, tokens), expected, rtol=1e-12, atol=0.0)
 
 
+@pytest.mark.parametrize("fitted", [True, False], ids=["calibrated", "on the roofline"])
+@pytest.mark.parametrize("context", [0.5, 3e6, 4e7])
+def test_contexts_beyond_the_tables_are_those_of_the_step_timer(context: float, fitted: bool) -> None:
+    timer = (calibrated if fitted else replica)("llama-3.1-8b").timer
+    decodes, none = np.array([0.4, 1.0, 7.0, 20_000.0]), np.zeros(4)
+    assert timer.tables is not None
+    steps = MeanSteps(timer.tables, context, CHUNKS, np.ones(1), none[:1])
+    expected = timer.times_s(StepShape(decodes, decodes * context, none, none, none, none), none)
+    assert np.allclose(steps.times_s(decodes, none), expected, rtol=1e-12, atol=0.0)
+
+
 @pytest.mark.parametrize("captured", [0.0, 8.0])
 def test_batches_beyond_the_captured_sizes_are_launched_one_by_one(captured: float) -> None:
     timer = replace(calibrated("llama-3.1-8b").timer, captured=captured)

@@ -15,7 +15,7 @@ from planner.core import FloatArray, rebuilt
 from planner.engine import CONTEXTS, Schedule, Speculation, StepTimer, drafting_of, step_time
 from planner.engine.lookup import DECODES, TOKENS
 from planner.engine.replica import step_shape
-from planner.engine.step_times import build_timer
+from planner.engine.step_times import _slower_of, build_timer
 from planner.llm import Precision, load_llm, pipeline_stages
 from planner.llm.drafts import own_module
 from planner.roofline import (
@@ -568,3 +568,19 @@ class TestStages:
         assert np.median(timer.times_s(shape) / slowest_s) == pytest.approx(1.0, rel=2e-3)
         whole_s = operators_s(step_operators(llm, H100, FP8, split), shape, split, gpu)
         assert np.all(slowest_s >= whole_s * (1.0 - 1e-9))
+
+
+def test_of_two_stages_each_step_takes_the_slower_with_all_its_families() -> None:
+    """By their sums over bounds, step by step; of equal ones either."""
+    rng = np.random.default_rng(3)
+    first, second = OperatorFamily.QKV, OperatorFamily.EMBEDDING
+    one, other = (
+        ({first: rng.random(9)}, rng.random((4, 9))),
+        ({first: rng.random(9), second: rng.random(9)}, rng.random((4, 9))),
+    )
+    families, bounds = _slower_of(one, other)
+    for step in range(9):
+        slow, families_of = max((each[1][:, step].sum(), place) for place, each in enumerate((one, other)))
+        assert bounds[:, step].sum() == slow
+        for family in (first, second):
+            assert families[family][step] == np.broadcast_to((one, other)[families_of][0].get(family, 0.0), 9)[step]

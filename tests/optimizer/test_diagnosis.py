@@ -164,3 +164,10 @@ def test_a_limit_of_nothing_is_lifted_to_what_is_needed():
         ("slices[chat].demand_per_s", None),
         ("resources[gpu].at_most", 3.0),
     ]
+
+
+def test_a_conflict_in_the_relaxation_says_so_and_no_way_out():
+    """Of a large problem only parts of units are looked at: that its limits clash is not proved to be all."""
+    stated = problem([unit("a", 1.0, 2.0)], 6.0, budget_usd_per_hour=10.0)
+    found = diagnose(ProgramSolver(1e-6, math.inf), MIN_COST, build_layout(stated), is_relaxed=True)
+    assert "within_budget" in found.conflict and not found.is_proven and not found.relaxations

@@ -7,7 +7,7 @@ import pytest
 
 from planner.optimizer import FleetProblem, Slice, Unit, UnitStage, solve
 from planner.optimizer.layout import build_layout
-from planner.optimizer.load_split import routed_rates
+from planner.optimizer.load_split import proportional_rates, routed_rates
 from tests.optimizer.problems import MIN_COST, chat, check_allocation, unit
 
 
@@ -28,6 +28,35 @@ def test_one_slice_is_split_in_proportion_to_capacity():
     assert {name: each["chat"] for name, each in rates.items()} == pytest.approx(
         {"whole": 3.6, "first": 5.4, "second": 5.4}
     )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_channels_are_as_wide_as_their_narrower_stage_each_for_itself(seed: int) -> None:
+    """Three channels and pools that do both; a quarter of what all of them carry comes in each as a quarter."""
+    rng = np.random.default_rng(seed)
+    places = [(UnitStage.WHOLE, "")] + [
+        (stage, channel) for stage in (UnitStage.FIRST, UnitStage.SECOND) for channel in "abc"
+    ]
+    units = tuple(
+        unit(f"u{i}", float(rng.uniform(1.0, 9.0)), stage=stage, channel=channel)
+        for i, (stage, channel) in enumerate(places * 2)
+    )
+    counts = rng.integers(0, 4, len(units))
+    able: dict[tuple[UnitStage, str], float] = {}
+    for one, count in zip(units, counts, strict=True):
+        place = (one.stage, one.channel)
+        able[place] = able.get(place, 0.0) + one.rates_per_s["chat"] * count
+    wide = {channel: min(able[UnitStage.FIRST, channel], able[UnitStage.SECOND, channel]) for channel in "abc"}
+    whole = able[UnitStage.WHOLE, ""] + sum(wide.values())
+    layout = build_layout(FleetProblem(slices=(chat(whole / 4.0),), units=units))
+    rates = proportional_rates(layout, counts, 0, 0)
+    for (stage, channel), most in able.items():
+        own = [
+            rates[p]
+            for p in range(len(rates))
+            if (units[layout.pair_unit[p]].stage, units[layout.pair_unit[p]].channel) == (stage, channel)
+        ]
+        assert sum(own) == pytest.approx(wide.get(channel, most) / 4.0)
 
 
 def test_a_rounding_in_what_is_handed_over_is_no_error():

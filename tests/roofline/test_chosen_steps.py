@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from hardware_db import Dtype, load_hardware
 from planner.engine import ReplicaConfig
 from planner.engine.cache_layout import kv_bytes_per_token_per_gpu
 from planner.engine.replica import step_time
-from planner.llm import LlmSpec, Precision, load_llm
+from planner.llm import HEAD_GROUP, LlmSpec, Precision, load_llm
 from planner.roofline import (
     BlockDecodeForm,
     BlockHeads,
@@ -223,3 +225,13 @@ def test_an_index_is_split_as_engines_do():
     # latent attention: whole on every GPU
     index = 2048 * 32 * 128 + 6144 * (128 + 32)
     assert attention_bytes("glm-5", 8) == pytest.approx(78 * index * 2 + 78 * 256 * 2 / 8)
+
+
+@pytest.mark.parametrize("groups", [1.0, 2.0, 5.0])
+def test_heads_that_fill_their_groups_do_no_more_than_they_need(groups: float) -> None:
+    """And one head more fills a group up: its least is a fraction of what is done."""
+    full = ChosenHeads(groups * HEAD_GROUP, 512.0, 64.0, 2048.0, 2.0)
+    assert full.least_flops == full.groups * full.group_flops == 2.0 * full.heads * (2.0 * 512.0 + 64.0)
+    more = replace(full, heads=full.heads + 1.0)
+    assert more.groups == groups + 1.0
+    assert more.least_flops / full.least_flops == pytest.approx(more.heads / full.heads)

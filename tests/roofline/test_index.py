@@ -17,6 +17,7 @@ from planner.roofline import (
     sparse_prefill_s,
     sparse_token_s,
 )
+from planner.roofline.index import PromptIndex, index_prompts_s
 
 PEAKS = GpuPeaks(2e15, 4e12, 132.0)
 
@@ -63,3 +64,19 @@ def test_sparse_prompts_take_their_flops_and_grow():
     flops = 2 * 64 * (576 + 512) * 2048  # absorbed: a dot product of 576 and a sum of 512 per head and key
     assert sparse_prefill_s(4096.0, token_s, form, PEAKS) == pytest.approx(4096 * flops / 1e15)
     assert (np.diff(sparse_prefill_s(2.0 ** np.arange(15), token_s, form, PEAKS)) >= 0).all()
+
+
+@pytest.mark.parametrize("ratio", [1.0, 4.0])
+@pytest.mark.parametrize(("new", "past"), [(700.0, 0.0), (64.0, 3000.0), (3.0, 10.0), (256.0, 900.0)])
+def test_the_index_of_a_prompt_is_that_of_its_tokens_one_by_one(new: float, past: float, ratio: float) -> None:
+    """On one processor rows are selected one after another, each from the keys it sees; scores are of all pairs."""
+    heads, peaks, seen = IndexHeads(64.0, 128.0), GpuPeaks(2e15, 4e12, 1.0), 1024.0
+    scores, select = (2e-6, 0.5, 0.25, 2.0), (3e-6, 4e-6, 3e-10)
+    got = index_prompts_s(5.0, new, past, past, heads, PromptIndex(ratio, seen, *select, *scores), peaks)
+    sees = past + 1.0 + np.arange(new)
+    form = IndexScoresForm(start_s=2e-6, compute_efficiency=0.5, memory_efficiency=0.25, order=2.0)
+    expected = index_scores_s(5.0 * sees.sum() / ratio, 5.0 * (past + new) / ratio, heads, form, peaks)
+    rows = sees[sees > seen]
+    if rows.size:
+        expected += select[0] + 5.0 * float((select[1] + select[2] * rows / ratio).sum())
+    assert got == pytest.approx(expected, rel=2e-3 / new)

@@ -251,6 +251,26 @@ def test_kernels_are_as_many_as_counted_by_hand(model: str, tp: int, launches: i
     assert sum(each.launches for each in found) == launches
 
 
+@pytest.mark.parametrize(
+    ("model", "layers", "into", "out"),
+    [
+        # one projection: 64 heads of 64 twice, 8 groups of 128 twice, and a step width per head
+        ("nvidia-nemotron-3-nano-30b-a3b-bf16", 23, 2 * 4096 + 2 * 8 * 128 + 64, 4096),
+        # 16 key heads of 128 twice, 32 value heads of 128 and their gates
+        ("qwen3-next-80b-a3b-thinking", 36, 2 * 2048 + 2 * 4096, 4096),
+        # decays of 32 heads of 128
+        ("kimi-linear-48b-a3b-instruct", 20, 4096, 4096),
+    ],
+)
+def test_passes_around_a_recurrence_are_counted_by_hand(model: str, layers: int, into: int, out: int) -> None:
+    """What is projected is written apart and read again; of what goes out two are read and one is written."""
+    found = [
+        one for one in operators(model) if isinstance(one, Elementwise) and one.family is OperatorFamily.RECURRENCE
+    ]
+    assert sum(one.count for one in found) == layers
+    assert {one.values for one in found} == {2.0 * into + 3.0 * out}
+
+
 CHANNELS = re.compile(
     r"(head|index|key|value|nope|rope)_dim|hidden_size|(\w+_)?intermediate|\w+_rank|latent|(state_)?size|qk_norm_values"
 )

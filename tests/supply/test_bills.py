@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from datetime import date
 from typing import Any
 
@@ -118,6 +119,22 @@ def test_opencost_nodes_give_the_cost_of_the_whole_machine_per_gpu_hour() -> Non
     assert found.notes == ("3 rows read", "1 rows that are no nodes (disks, networks, load balancers) left out")
     (spot,) = read_prices(opencost(preemptible=1)).prices
     assert spot.commitment == "spot"
+
+
+def test_nodes_of_nobody_in_particular_are_the_own_clusters() -> None:
+    (price,) = read_prices(opencost(properties={"category": "Compute"})).prices
+    assert price.provider == "own cluster"
+
+
+@pytest.mark.parametrize("hours", [1.0, 0.0, -1.0, math.inf, math.nan, "x"])
+@pytest.mark.parametrize("usd", [1.0, 0.0, -1.0, math.inf, math.nan, None])
+def test_only_hours_that_cost_something_are_a_price(hours: object, usd: object) -> None:
+    """A price is money over hours; a correction takes from a price that is there, and is none alone."""
+    if hours == usd == 1.0:
+        assert read_prices(opencost(GPUHours=hours, totalCost=usd)).prices[0].usd_per_gpu_hour == 1.0
+        return
+    with pytest.raises(InputError, match="no price of a known SKU"):
+        read_prices(opencost(GPUHours=hours, totalCost=usd))
 
 
 def test_what_is_no_bill_is_refused() -> None:
