@@ -116,7 +116,7 @@ def native_precision(fields: ConfigFields, layers: DecoderLayers, hidden: int) -
 
     Without ``quantization_config`` all are the 16-bit checkpoint type (BF16 when none is named). Known methods:
     ``fp8`` (per tensor, or per block with ``weight_block_size``), ``fbgemm_fp8``, ``compressed-tensors``,
-    ``modelopt``, ``quark``, ``mxfp4`` (experts only), and ``awq`` and ``gptq`` with 16-bit activations. Int8 with a
+    ``modelopt``, ``quark``, ``mxfp4`` (experts only), and ``awq``, ``gptq`` and ``auto-round`` with 16-bit activations. Int8 with a
     scale per group of 128 is taken for int8, 1.6 % below its bytes. `hidden` [channels].
 
     Raises:
@@ -207,9 +207,16 @@ def _block_dtype(quantised: ConfigFields, block: tuple[int, ...]) -> Dtype:
 
 
 def _weight_only_scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
-    """AWQ and GPTQ: 4-bit weights, or 8-bit ones (GPTQ only); ``group_size`` is 128 by default in both."""
+    """AWQ, GPTQ and AutoRound, which packs as they do: 4-bit weights, or 8-bit ones (not AWQ); ``group_size`` is 128.
+
+    AutoRound may name other number types, and layers with bits of their own (``extra_config``), which are refused.
+    """
     bits = quantised.size("bits")
-    if (quantised.text("quant_method"), bits) not in (("awq", 4), ("gptq", 4), ("gptq", 8)):
+    if quantised.text("data_type") not in (None, "int"):
+        raise quantised.unmodelled("data_type", quantised.text("data_type"), "only int is modelled", _FIX)
+    if quantised.values.get("extra_config"):
+        raise quantised.unmodelled("extra_config", "(given)", "layers with bits of their own are not modelled", _FIX)
+    if bits not in ((4,) if quantised.text("quant_method") == "awq" else (4, 8)):
         raise quantised.unmodelled("bits", bits, f"{bits}-bit weights of this method are not modelled", _FIX)
     if quantised.flag("lm_head", default=False):
         raise quantised.unmodelled("lm_head", True, "a quantised LM head is not modelled", _FIX)
@@ -382,7 +389,7 @@ _SCHEMES: dict[str, Callable[[ConfigFields, Dtype], _Scheme]] = {
     "modelopt": _modelopt_scheme,
     "quark": _quark_scheme,
     "awq": _weight_only_scheme,
-    "gptq": _weight_only_scheme,
+    **dict.fromkeys(("gptq", "auto-round", "intel/auto-round"), _weight_only_scheme),
 }
 """Readers of the methods that many formats have in common, by ``quant_method``."""
 

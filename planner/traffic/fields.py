@@ -69,14 +69,14 @@ _USAGE_HOLDERS = (
 )
 _TIME_HOLDERS = ("", "response", "responsebody", "body", "message", "request")
 _FULL_NAMES: dict[str, tuple[str, ...]] = {
-    "time": tuple(holder + name for holder in _TIME_HOLDERS for name in TIME_NAMES),
+    "time": (*(holder + name for holder in _TIME_HOLDERS for name in TIME_NAMES), "metadatarequeststart"),
     "input": (
         *(holder + name for holder in _USAGE_HOLDERS for name in INPUT_NAMES),
-        *("usageinput", "usagedetailsinput", "inputinputtokencount"),
+        *("usageinput", "usagedetailsinput", "inputinputtokencount", "metricsinputsequencelengthvalue"),
     ),
     "output": (
         *(holder + name for holder in _USAGE_HOLDERS for name in OUTPUT_NAMES),
-        *("usageoutput", "usagedetailsoutput", "outputoutputtokencount"),
+        *("usageoutput", "usagedetailsoutput", "outputoutputtokencount", "metricsoutputsequencelengthvalue"),
     ),
     "cached": tuple(
         holder + name for holder in (*_USAGE_HOLDERS, "metadatausageobject", "input") for name in CACHED_NAMES

@@ -21,6 +21,8 @@ Field names, and where they are written down:
   burstiness, request_throughput. `vllm/benchmarks/serve.py` of vllm-project/vllm (commit 009e6d4).
 - SGLang ``bench_serving --output-file --output-details`` (one object a line): the same, without start_times.
   `docs/developer_guide/bench_serving.md` of sgl-project/sglang (commit 0229689).
+- AIPerf's ``profile_export.jsonl``: metadata.request_start_ns, and input_sequence_length and output_sequence_length
+  under metrics, with their units (docs of ai-dynamo/aiperf, "per-request record").
 - OpenAI-style responses and batch results: created or created_at, usage.prompt_tokens, usage.completion_tokens,
   usage.prompt_tokens_details.cached_tokens (Responses: input_tokens, output_tokens, input_tokens_details), at the top
   or under response, response.body, body. OpenAI API reference, "chat completion object", "response object", "batch".
@@ -79,6 +81,7 @@ MOONCAKE_UNIT_S = 1e-3
 """Mooncake counts time in whole milliseconds."""
 _FORMATS: tuple[tuple[str, frozenset[str], float | None], ...] = (
     ("Dynamo request trace", frozenset({"requestinputtokens", "requestoutputtokens"}), None),
+    ("AIPerf records", frozenset({"metadatarequeststart", "metricsinputsequencelengthvalue"}), None),
     ("Azure LLM inference trace", frozenset({"contexttokens", "generatedtokens"}), None),
     ("BurstGPT trace", frozenset({"requesttokens", "responsetokens"}), 1.0),
     ("Qwen Bailian usage trace", frozenset({"chatid", "inputlength", "outputlength"}), 1.0),

@@ -60,6 +60,7 @@ INTEGER8 = {"num_bits": 8, "type": "int"}
         (compressed(FLOAT8 | {"strategy": "block", "block_structure": [128, 128]}, FLOAT8), "fp8_block fp8 bf16"),
         ({"quant_method": "fbgemm_fp8"}, "fp8_token fp8_token bf16"),
         ({"quant_method": "gptq", "bits": 8}, "int8 bf16 bf16"),
+        ({"quant_method": "auto-round", "bits": 4, "group_size": 128, "data_type": "int"}, "int4 bf16 bf16"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 32}, "int4_g32 bf16 bf16"),
         ({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"}, "nvfp4 bf16 bf16"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_MXFP4_MXFP8"}, "mxfp4 mxfp8 bf16"),
@@ -117,6 +118,8 @@ def test_sixteen_bit_format_of_the_checkpoint(key: str, name: str, expected: Dty
         (quark(FP4_E8M0, layer_type_quant_config={"Linear": {}}), "formats by type of layer are not modelled"),
         ({"quant_method": "fp8", "weight_block_size": [64, 64]}, r"= \[64, 64\]: fp8 is modelled with 128 x 128"),
         ({"quant_method": "fp8", "ignored_layers": ["surprise"]}, "= 'surprise': is left unquantised but is no module"),
+        ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp"}, "only int is modelled"),
+        ({"quant_method": "auto-round", "bits": 4, "extra_config": {"lm_head": {"bits": 8}}}, "bits of their own"),
         ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*": {"bits": 8}}}, "formats per module are not modelled"),
         (
             {"quant_method": "fp8", "ignored_layers": ["model.layers.0.mlp.experts.3"]},

@@ -433,6 +433,19 @@ def test_logs_of_openrouter_gemini_bedrock_and_helicone(row: dict[str, object], 
     assert (found.prefix_share, [note for note in found.notes if "total" in note]) == (0.5, [])
 
 
+def test_records_of_aiperf() -> None:
+    def record(start_ns: int, **metrics: int) -> str:
+        lengths = {key: {"value": value, "unit": "tokens"} for key, value in metrics.items()}
+        return json.dumps({"metadata": {"session_num": 1, "request_start_ns": start_ns}, "metrics": lengths})
+
+    start = 1_759_813_207_000_000_000
+    lengths = {"input_sequence_length": 550, "output_sequence_length": 9}
+    failed = record(start + 10**9, error_isl=550)
+    found = _read("\n".join((record(start, **lengths), failed, record(start + 4 * 10**9, **lengths))))
+    assert (found.format, found.trace.arrival_s.tolist()) == ("AIPerf records (JSONL)", [0.0, 4.0])
+    assert found.trace.input_tokens.tolist() == [550, 550]
+
+
 @pytest.mark.parametrize(
     "times",
     [
