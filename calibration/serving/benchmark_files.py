@@ -330,7 +330,7 @@ def _runs(documents: Sequence[Any], name: str, input_tokens: int | None) -> Benc
         if isinstance(document.get("benchmarks"), list):
             nodes, read = [_JsonNode(at, benchmark) for benchmark in document["benchmarks"]], _guidellm_run
         else:
-            nodes, read = [_JsonNode(at, document)], _run_reader(document, at)
+            nodes, read = [_JsonNode(at, _of_inferencex_rows(document))], _run_reader(document, at)
         for node in nodes:
             id = f"{name}#{len(runs) + len(left_out)}"
             found = read(node, id)
@@ -738,6 +738,17 @@ INFERENCEX_RANGE = 0.8
 """Shortest length over the nominal one (`random-range-ratio` in `.github/workflows/full-sweep-tmpl.yml` there)."""
 
 
+def _of_inferencex_rows(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row as InferenceX's dashboard hands it out, in the form of its files; any other document as it is."""
+    metrics = document.get("metrics")
+    if "spec_method" not in document or not isinstance(metrics, Mapping):
+        return document
+    names = {"hw": "hardware", "tp": "decode_tp", "ep": "decode_ep", "mtp": "spec_method"}
+    apart = ("prefill_tp",) if document.get("disagg") is False else ()
+    renamed = {name: document[other] for name, other in names.items() if other in document}
+    return {**{key: value for key, value in document.items() if key not in apart}, **renamed, **metrics}
+
+
 def _inferencex_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
     guesses = next((node[key].text() for key in ("mtp", "spec_decoding") if not node[key].missing), "")
     if guesses not in ("", "off", "none", "false"):
@@ -950,11 +961,13 @@ def _is_time(value: object) -> bool:
 MAX_TIME_S = 1e9
 """Longest time that a request may list [s]."""
 _PERCENTILE = re.compile(r"^(?:(.+)_)?(median|min|max|p\d+(?:\.\d+)?)(?:_(.+))?$")
+_WRAPS = frozenset({"percentiles", "successful", "total", "metrics"})
+"""Keys between a figure and its percentiles that do not name it."""
 _FALLING = ("intvty",)
 """Figures whose percentiles are named after those of another, and fall: InferenceX's interactivity."""
 
 
-def falling_percentile(document: object) -> str:
+def falling_percentile(document: object, name: str = "a figure") -> str:
     """A percentile of a figure that is below a lower one of the same, in words; empty where all rise.
 
     >>> falling_percentile({"median_ttft_ms": 90.0, "p99_ttft_ms": 40.0, "latency": {"p50": 1.0, "p99": 2.0}})
@@ -971,8 +984,9 @@ def falling_percentile(document: object) -> str:
     for stem, values in figures.items():
         for (low, below), (high, above) in itertools.pairwise(sorted(values)):
             if low < high and above < below * (1.0 - 1e-6) - 1e-12 and not any(word in stem for word in _FALLING):
-                return f"{stem or 'a figure'}: p{100 * high:g} of {above:.4g} below p{100 * low:g} of {below:.4g}"
-    return next(filter(None, map(falling_percentile, document.values())), "")
+                return f"{stem or name}: p{100 * high:g} of {above:.4g} below p{100 * low:g} of {below:.4g}"
+    inner = (falling_percentile(value, name if key in _WRAPS else str(key)[:100]) for key, value in document.items())
+    return next(filter(None, inner), "")
 
 
 def _probability(word: str) -> float:

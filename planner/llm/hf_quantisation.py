@@ -116,8 +116,8 @@ def native_precision(fields: ConfigFields, layers: DecoderLayers, hidden: int) -
 
     Without ``quantization_config`` all are the 16-bit checkpoint type (BF16 when none is named). Known methods:
     ``fp8`` (per tensor, or per block with ``weight_block_size``), ``fbgemm_fp8``, ``compressed-tensors``,
-    ``modelopt``, ``quark``, ``mxfp4`` (experts only), and ``awq``, ``gptq`` and ``auto-round`` with 16-bit activations. Int8 with a
-    scale per group of 128 is taken for int8, 1.6 % below its bytes. `hidden` [channels].
+    ``modelopt``, ``quark``, ``mxfp4`` (experts only), and ``awq``, ``gptq`` and ``auto-round`` with 16-bit activations.
+    Int8 with a scale per group of 128 is taken for int8, 1.6 % below its bytes. `hidden` [channels].
 
     Raises:
         InputError: malformed fields. UnsupportedFeatureError: another method or group size, a list that leaves out

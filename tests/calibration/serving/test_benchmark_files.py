@@ -453,5 +453,20 @@ def test_percentiles_of_every_client_rise() -> None:
     guidellm = {"percentiles": {"p001": 1.0, "p01": 2.0, "p05": 3.0, "p50": 4.0, "p999": 6.0}}
     aiperf = {"avg": 5.0, "min": 1.0, "p1": 2.0, "p5": 3.0, "p10": 3.5, "p50": 4.0, "p99": 6.0, "max": 7.0}
     assert not falling_percentile({"a": guidellm, "b": aiperf, "median_intvty": 8.4, "p99_intvty": 7.8})
-    assert falling_percentile({"a": {"b": {"p5": 3.0, "p50": 2.0}}}) == "a figure: p50 of 2 below p5 of 3"
+    fallen = {"request_latency": {"successful": {"percentiles": {"p05": 3.0, "p50": 2.0}}}}
+    assert falling_percentile({"metrics": fallen}) == "request_latency: p50 of 2 below p5 of 3"
     assert "latency" in falling_percentile({"latency_quantiles_p25": 2.0, "latency_quantiles_p75": 1.0})
+
+
+def test_rows_of_inferencex_are_runs_as_its_files_are(tmp_path: Path) -> None:
+    row: dict[str, Any] = {
+        **{"hardware": "b300", "framework": "vllm", "model": "minimaxm2.5", "precision": "fp8", "spec_method": "none"},
+        **{"disagg": False, "prefill_tp": 2, "decode_tp": 2, "decode_ep": 1, "isl": 1024, "osl": 1024, "conc": 64},
+        "metrics": {"output_tput_per_gpu": 1390.7, "mean_ttft": 0.094, "mean_tpot": 0.022, "mean_e2el": 20.6},
+    }
+    run = _one(tmp_path, [row])
+    assert (run.client, run.concurrency, run.mean_ttft_s, run.mean_tpot_s) == ("InferenceX", 64, 0.094, 0.022)
+    assert (run.said.gpu, run.said.tp, run.said.precision) == ("b300", 2, "fp8")
+    for other in ({"disagg": True}, {"spec_method": "mtp"}):
+        with pytest.raises(InputError, match=r"servers of their own|guesses tokens"):
+            read_results(_file(tmp_path, [row | other]))
