@@ -123,12 +123,15 @@ def opencost_bill(document: Mapping[str, Any], hardware: HardwareDb) -> Bill:
     return _summed("OpenCost assets", map(_asset_charge, assets), hardware)
 
 
+def known_types(hardware: HardwareDb) -> dict[str, tuple[str, int]]:
+    """SKU and GPUs of the types of instances in the packaged price lists, by their names as `plain_type` has them."""
+    listed = (price for price in hardware.prices if price.instance_type)
+    known = {plain_type(price.instance_type): (price.sku, price.gpus_per_instance) for price in listed}
+    return known | {plain_type(one.instance_type): (one.sku, one.gpus) for one in hardware.instances}
+
+
 def _summed(label: str, charges: Iterator[_Charge | str], hardware: HardwareDb) -> Bill:
-    known = {
-        _plain_type(price.instance_type): (price.sku, price.gpus_per_instance)
-        for price in hardware.prices
-        if price.instance_type
-    } | {_plain_type(one.instance_type): (one.sku, one.gpus) for one in hardware.instances}
+    known = known_types(hardware)
     left_out, rows = Counter[str](), 0
     sums: dict[tuple[str, str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     days: dict[tuple[str, str, str, str], str] = {}
@@ -137,10 +140,10 @@ def _summed(label: str, charges: Iterator[_Charge | str], hardware: HardwareDb) 
         if isinstance(charge, str):
             left_out[charge] += 1
             continue
-        if _plain_type(charge.instance_type) not in known:
+        if plain_type(charge.instance_type) not in known:
             left_out[f"of {charge.instance_type or 'no instance type'}, whose GPUs are not known"] += 1
             continue
-        gpus = known[_plain_type(charge.instance_type)][1]
+        gpus = known[plain_type(charge.instance_type)][1]
         hours = gpus * charge.hours if charge.gpu_hours is None else charge.gpu_hours
         is_corrected = charge.usd < 0.0 and hours <= 0.0
         if not (math.isfinite(hours * charge.usd) and (is_corrected or (hours > 0.0 and charge.usd > 0.0))):
@@ -151,14 +154,14 @@ def _summed(label: str, charges: Iterator[_Charge | str], hardware: HardwareDb) 
         sums[key][1] += charge.usd
         days[key] = max(days.get(key, ""), charge.day)
     found = tuple(
-        BilledInstances(*key, *known[_plain_type(key[2])], hours, usd, days[key])
+        BilledInstances(*key, *known[plain_type(key[2])], hours, usd, days[key])
         for key, (hours, usd) in sums.items()
         if hours > 0.0 and usd > 0.0
     )
     return Bill(label, found, rows, dict(left_out))
 
 
-def _plain_type(instance_type: str) -> str:
+def plain_type(instance_type: str) -> str:
     """A type of instance as price lists and bills alike spell it: Azure's bills say ``Standard_`` before it."""
     return instance_type.lower().removeprefix("standard_").replace(" ", "_")
 

@@ -347,9 +347,16 @@ def _cloud_gpu_of(cloud: str, offer: _Offer) -> CloudGpu | None:
     return None
 
 
+@cache
+def _known_machines() -> dict[str, tuple[str, int]]:
+    return bills.known_types(load_hardware())
+
+
 def _told_gpu(cloud: str, offer: _Offer, skus: Mapping[str, object]) -> CloudGpu | None:
-    """The GPU of an offer without a row of its own, where name and instance type tell it."""
+    """The GPU of an offer without a row of its own, where its name tells it, or the packaged lists know its machine."""
     sku = told_sku(f"{offer.accelerator} {offer.instance}", offer.accelerator, skus)
+    known, gpus = _known_machines().get(bills.plain_type(offer.instance), (None, 0))
+    sku = sku or (known if gpus == offer.count else None)
     provider = next((gpu.provider for gpu in cloud_gpus() if gpu.cloud == cloud), cloud)
     return None if sku is None else CloudGpu(cloud, provider, offer.accelerator, "*", "", sku, CATALOG_URL, "")
 

@@ -51,6 +51,8 @@ TOTALS_APART = 0.01
 """How far a stated total of tokens may be from the sum of input and output: a choice."""
 MOST_IMPOSSIBLE = 0.01
 """Share of requests with more cached than input tokens from which the two are not of one count: a choice."""
+MOST_PER_S = 10_000.0
+"""Requests per second above which a note doubts the unit of the times: a choice, ten times the public traces."""
 MAX_SPAN_S = 20.0 * 365.0 * 86400.0
 """Longest time between the requests of a trace: more are times in two units, or a wrong date."""
 FAILED_WORDS = frozenset({"failure", "failed", "error", "cancelled", "canceled", "timeout"})
@@ -334,6 +336,9 @@ def _seconds(
             years = float(seconds.max()) / (365.0 * 86400.0)
             fix = "write all times in one unit, and drop the rows with a wrong date"
             raise InputError("times", f"{years:.3g} years", "is between the first request and the last", fix)
+        if times.size > MOST_PER_S * float(seconds.max()) > 0.0:
+            per_s = times.size / float(seconds.max())
+            notes.append(f"{per_s:,.0f} requests a second: are the times in another unit (--column arrival_ms=NAME)?")
         if float(seconds.max()) >= MIN_SPAN_S:
             return seconds, float(times.min()) * unit_s
         notes.append("all requests carry the same time")

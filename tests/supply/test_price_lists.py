@@ -292,6 +292,18 @@ def test_cents_and_months_are_no_price_of_a_gpu_hour(text: str) -> None:
         read_prices(io.StringIO(text), "prices", retrieved_on=DAY)
 
 
+def test_a_machine_that_the_packaged_lists_know_tells_its_gpu() -> None:
+    """OCI's catalog calls the SXM with 40 and with 80 GB A100 and A100-80GB; the shapes are those of its price list."""
+    header = "InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region\n"
+    shapes = "BM.GPU4.8,A100,8.0,24.4,,us\nBM.GPU.A100-v2.8,A100-80GB,8.0,32.0,,us\nBM.GPU4.8,A100,4.0,12.0,,us\n"
+    found = _catalog(header + shapes, "oci")
+    assert {price.sku: price.usd_per_gpu_hour for price in found.prices} == {
+        "a100-sxm-40gb": pytest.approx(3.05),
+        "a100-sxm-80gb": 4.0,
+    }
+    assert found.unknown == (("A100 (BM.GPU4.8)", 1),), "half of a machine is another"
+
+
 def test_another_form_or_memory_is_another_gpu() -> None:
     """NVIDIA sells the H200 NVL as a card, the A100 with 40 and 80 GB, the H20 with 96 and 141."""
     names = ("H200 NVL", "A100-PCIE-40GB", "H20 141GB", "V100-SXM2-16GB", "A100-SXM4-40GB", "H100 94GB", "HGX H100")

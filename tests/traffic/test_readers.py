@@ -475,6 +475,13 @@ def test_turns_without_a_time_leave_the_unit_of_the_others_alone() -> None:
     assert found.trace.arrival_s.tolist() == [0.0, 9.0]
 
 
+def test_a_rate_that_no_service_has_is_doubted() -> None:
+    """Days since 1900, as Excel counts them, one second apart: 86,400 a second if they are taken for seconds."""
+    days = "".join(f"{45931.4 + second / 86400.0:.8f},5,1\n" for second in range(20))
+    found = _read("timestamp,input_tokens,output_tokens\n" + days)
+    assert any("requests a second: are the times in another unit" in note for note in found.notes)
+
+
 def test_a_total_that_is_not_the_sum_is_said() -> None:
     found = _read("timestamp,input_tokens,output_tokens,total_tokens\n0,5,1,6\n1,5,1,90\n")
     assert any("1 requests state a total that is not input + output" in note for note in found.notes)
