@@ -824,7 +824,10 @@ STATED_AT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "guidellm": {
         "e2e_s": (_SUCCESS.format("request_latency"),),
         "e2e_per_token_s": (_SUCCESS.format("time_per_output_token_ms") + ":0.001",),
+        "duration_s": ("duration",),
         "requests_per_s": (_SUCCESS.format("requests_per_second"),),
+        "output_tokens_per_s": (_SUCCESS.format("output_tokens_per_second"),),
+        "total_tokens_per_s": (_SUCCESS.format("tokens_per_second"),),
         "output_tokens": (_SUCCESS.format("output_token_count"),),
         "running": (_SUCCESS.format("request_concurrency"),),
         "failed": ("metrics.request_totals.errored",),

@@ -161,6 +161,7 @@ def _server(model: str = "llama-3.1-8b", sku: str = "h100-sxm", engine: str = "v
     "content",
     [
         *(VLLM, VLLM | LISTED, VLLM | OPEN, SGLANG, AIPERF, INFERENCEX, LLMPERF, PUBLISHED, {"benchmarks": [GUIDELLM]}),
+        {"benchmarks": [GUIDELLM | {"duration": 13.0}]},  # of which three seconds warmed up
         SGLANG | {"random_range_ratio": 0.5, "random_output_len": 172},  # of 86 to 172: 129 on the mean
     ],
 )
@@ -224,6 +225,7 @@ def test_a_wrong_e2e_is_left_aside_where_tpot_is_confirmed(tmp_path: Path) -> No
             VLLM | OPEN | {"duration": 90.0, "request_throughput": 40 / 90},
             "requests = 40: at 4 a second, with 1 s each",
         ),
+        ({"benchmarks": [GUIDELLM | {"duration": 100.0}]}, "requests = '40': but 4 a second over 100 s are 400"),
         (AIPERF | {"total_osl": {"avg": 9000.0}}, "output tokens = '9000': but their mean times the requests"),
         (AIPERF | {"output_token_throughput_per_user": {"avg": 20.0}}, "of a user = '20': but 1 / TPOT is 66.6"),
         (INFERENCEX | {"output_tput_per_gpu": 900.0}, "requests in flight of 4 users"),
