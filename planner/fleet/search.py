@@ -210,23 +210,26 @@ def _with_other_sizes(search: FleetSearch, missed: Sequence[_Trial], held: _Tria
 
     What a miss says of other pool sizes is a guess (`_Trial.lower_rates`). So every fleet that missed and costs less is
     looked at again with one pool larger, by as much as is still cheaper, also in exchange for a replica of the pool
-    that it serves with. Where theory may be too careful, what is left is simulated with fewer replicas.
+    that it serves with; one of several deployments, which missed with some of them fuller than others, as it is. What
+    is left is asked for with fewer replicas, by theory where something missed, else where it may be too careful.
     """
     request, is_steady = search.request, len(search.periods) == 1
     if request.objective is not Objective.MIN_COST:
         return held
-    best = _Best(search, simulate, search, held, [trial.sizes for trial in missed])
+    best = _Best(search, simulate, search, held, [trial.sizes for trial in missed if len(trial.groups) == 1])
     asked = len(missed) + MOST_OTHER_SIZES
     for trial in reversed({str(trial.sizes): trial for trial in missed}.values()) if is_steady else ():
         usd = best.held.fleet.allocation.cost_usd_per_hour - trial.fleet.allocation.cost_usd_per_hour
         for place, less, most in exchanges(trial.groups, usd, search.market.site_of(trial.fleet.allocation).supply):
-            fewest_that_hold(0, most, partial(best.is_bettered, trial.groups, place, less, asked))
-    asked, overrules = len(best.known) + MOST_OTHER_SIZES, request.simulated_requests >= LEAST_REQUESTS_TO_OVERRULE
-    for place in range(sum(len(pools) for _, pools in best.held.groups) if simulate and overrules else 0):
+            misses = -1 if len(trial.groups) > 1 and not less else 0
+            fewest_that_hold(misses, most, partial(best.is_bettered, trial.groups, place, less, asked))
+    overrules = simulate and request.simulated_requests >= LEAST_REQUESTS_TO_OVERRULE
+    asked = len(best.known) + MOST_OTHER_SIZES
+    for place in range(sum(len(pools) for _, pools in best.held.groups) if overrules or missed else 0):
         groups = best.held.groups
         sizes = [pool.surviving for _, pools in groups for pool in pools]
         least = -math.ceil(sizes[place] * (1.0 - 1.0 / LARGEST_ERROR_OF_THEORY)) - 1 if place < len(sizes) else 0
-        fewest_that_hold(least, -1, partial(best.is_bettered, groups, place, {}, asked, overrules=True))
+        fewest_that_hold(least, -1, partial(best.is_bettered, groups, place, {}, asked, overrules=overrules))
     for pool in best.pools:
         search.columns.add_simulated(pool.option, pool.service, pool.surviving, pool.rates_per_s)
     return best.held
