@@ -75,13 +75,13 @@ def own_words(plan: Plan, counted: Callable[[str, int], str]) -> str:
     own = {sku: count for sku, count in own.items() if count}
     if not own:
         return ""
-    if not rented:
-        return "all your own" + (f"; {plan.enough} would do" if plan.enough else "")
 
     def words(gpus: Mapping[str, int]) -> str:
         alone = len(own | rented) == 1
         return " + ".join(f"{count:,}" if alone else counted(sku, count) for sku, count in gpus.items())
 
+    if not rented:
+        return "all your own" + (f"; {words(plan.enough)} would do" if plan.enough else "")
     return f"{words(own)} of your own, {words(rented)} rented{place_words(plan)}"
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from planner.core import Metric, percent, significant, with_unit
@@ -93,14 +93,14 @@ class VerifiedFleet:
         deployments: what it became, evaluated and simulated; after `MAX_ROUNDS` some may still miss a target.
         passed_over: the best fleet by theory where a simpler one was taken, in words; else empty.
         deviations: standard deviations that its steps are slower than estimated.
-        enough: GPUs that hold too, where more are paid for and serve, in words; else empty.
+        enough: GPUs by SKU that hold too, where more are paid for and serve; else empty.
     """
 
     allocation: Allocation
     deployments: tuple[PlannedDeployment, ...]
     passed_over: str = ""
     deviations: float = 0.0
-    enough: str = ""
+    enough: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -318,7 +318,7 @@ def _filled(search: FleetSearch, fleet: VerifiedFleet, simulate: bool) -> Verifi
         violations = [violated_metrics(planned, search.slos, by_theory=False) for planned in deployments]
     if any(violations):
         return fleet
-    return replace(fleet, allocation=allocation, deployments=deployments, enough=_gpu_words(search, fleet.allocation))
+    return replace(fleet, allocation=allocation, deployments=deployments, enough=_gpus(search, fleet.allocation))
 
 
 def _missed(search: FleetSearch, last: VerifiedFleet) -> NoFleet:
@@ -588,7 +588,7 @@ def _passed_over(search: FleetSearch, chosen: VerifiedFleet) -> str:
 
 def _better(search: FleetSearch, best: Allocation, chosen: Allocation) -> str:
     """GPUs of a fleet and what it costs or serves, where that is better than another."""
-    fleet = _gpu_words(search, best)
+    fleet = " + ".join(f"{count:,} x {sku}" for sku, count in _gpus(search, best).items())
     if search.request.objective is Objective.MIN_COST:
         is_dearer = chosen.cost_usd_per_hour > best.cost_usd_per_hour * (1.0 + SAME_COST)
         return f"{fleet} for {best.cost_usd_per_hour:.2f} USD/hour" if is_dearer else ""
@@ -597,14 +597,14 @@ def _better(search: FleetSearch, best: Allocation, chosen: Allocation) -> str:
     return f"{fleet}, {served}" if is_less else ""
 
 
-def _gpu_words(search: FleetSearch, allocation: Allocation) -> str:
-    """GPUs of an allocation in use at once."""
+def _gpus(search: FleetSearch, allocation: Allocation) -> dict[str, int]:
+    """GPUs of an allocation in use at once, by SKU."""
     counts: dict[str, list[float]] = {}
     for column in search.chosen(allocation):
         for sku, gpus in column.gpus.items():
             before = counts.get(sku, [0.0] * len(search.periods))
             counts[sku] = [count + gpus * on for count, on in zip(before, allocation.units[column.name], strict=True)]
-    return " + ".join(f"{max(count):,.0f} x {sku}" for sku, count in counts.items())
+    return {sku: round(max(count)) for sku, count in counts.items()}
 
 
 def _wanted(search: FleetSearch, allocation: Allocation) -> Groups:

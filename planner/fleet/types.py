@@ -501,7 +501,7 @@ class Plan:
         schedule: the fleet in each period of a demand profile; empty without one.
         flat_usd_per_hour: cost of the best fleet that never changes size; None without a profile.
         passed_over: the best fleet by theory, where one that is measured or simpler was taken, in words; else empty.
-        enough: GPUs that would do, where idle ones that are paid for serve too, in words; else empty.
+        enough: GPUs by SKU that would do, where idle ones that are paid for serve too; else empty.
         dominated: configurations that another stands in for.
         escalated: of a cascade, the share of requests the large model answers; None without one.
         simulated: whether the deployments were simulated.
@@ -534,7 +534,7 @@ class Plan:
     schedule: tuple[ScheduledPeriod, ...] = ()
     flat_usd_per_hour: float | None = None
     passed_over: str = ""
-    enough: str = ""
+    enough: Mapping[str, int] = field(default_factory=dict)
     dominated: tuple[Dominated, ...] = ()
     escalated: float | None = None
     simulated: bool = True

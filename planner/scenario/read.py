@@ -387,11 +387,11 @@ def plan_document_at(subject: str | Path) -> dict[str, Any] | None:
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
-OF_ALL = ("prefixes", "prefix_hit_rate", "prefix_reuse", "images")
+_OF_ALL = ("prefixes", "prefix_hit_rate", "prefix_reuse", "images")
 """Fields of a workload that are of all its requests."""
 _LENGTHS = ("lengths", "classes", "sessions", "replay")
 """Fields of a workload of which one says how long requests are."""
-NO_AREAS: Mapping[str, AreaDemand] = MappingProxyType({})
+_NO_AREAS: Mapping[str, AreaDemand] = MappingProxyType({})
 _AS_WRITTEN = (
     *("name", "max_request_tokens", "search", "limits", "objective", "split", "by_class", "growth"),
     *("confidence", "measured_steps"),
@@ -515,7 +515,7 @@ def _profile(
         return measured.model_copy(update={"cold_start_s": profile.cold_start_s, "autoscale": profile.autoscale})
 
 
-AMOUNTS = ("rate_per_s", "users", "weight", "trace")
+_AMOUNTS = ("rate_per_s", "users", "weight", "trace")
 """Fields of which one says how much an area asks for."""
 
 
@@ -552,13 +552,13 @@ def _areas(scenario: Scenario, folder: Path | None) -> tuple[dict[str, AreaDeman
 
 
 def _named_areas(demand: Mapping[str, ScenarioArea]) -> tuple[str, dict[str, ScenarioArea]]:
-    """Which of `AMOUNTS` all areas state, and the areas by their own names. Raises InputError."""
+    """Which of `_AMOUNTS` all areas state, and the areas by their own names. Raises InputError."""
     hardware, named, stated = load_hardware(), dict[str, ScenarioArea](), set[str]()
     for name, area in demand.items():
-        given = [field for field in AMOUNTS if getattr(area, field) is not None]
+        given = [field for field in _AMOUNTS if getattr(area, field) is not None]
         stated.update(given)
         if len(given) != 1 or len(stated) != 1:
-            bound = f"needs one of {', '.join(AMOUNTS)}, the same of all areas"
+            bound = f"needs one of {', '.join(_AMOUNTS)}, the same of all areas"
             raise InputError(f"demand.{name}", given or "{}", bound, "write {rate_per_s: 10} for each")
         key = user_area(hardware, name)
         named[key] = _together(name, named[key], area, given[0]) if key in named else area
@@ -656,7 +656,7 @@ def _exists(path: Path) -> bool:
 
 
 def _workload(
-    workload: ScenarioWorkload, folder: Path | None, llm: LlmSpec, areas: Mapping[str, AreaDemand] = NO_AREAS
+    workload: ScenarioWorkload, folder: Path | None, llm: LlmSpec, areas: Mapping[str, AreaDemand] = _NO_AREAS
 ) -> Workload:
     """Lengths are those of the text; the images of a request add their tokens for the model it goes to.
 
@@ -676,7 +676,7 @@ def _workload(
         return Workload(arrivals=arrivals, classes=(RequestClass.of_sessions(sessions),))
     by_area = [(name, area, area.lengths) for name, area in areas.items() if area.lengths is not None]
     if by_area and workload.lengths is None and not workload.classes:
-        refuse_beside("lengths by area", workload, OF_ALL, "give workload.lengths")
+        refuse_beside("lengths by area", workload, _OF_ALL, "give workload.lengths")
         kinds = (RequestClass(name=name, share=area.rate_per_s, lengths=own) for name, area, own in by_area)
         return Workload(arrivals=arrivals, classes=tuple(kinds))
     if (workload.lengths is None) == (not workload.classes):
@@ -688,7 +688,7 @@ def _workload(
         with naming_field("workload"):
             own = _one_class(workload, lengths)
         return Workload(arrivals=arrivals, classes=(own,))
-    refuse_beside("workload.classes", workload, OF_ALL, "say it of each class")
+    refuse_beside("workload.classes", workload, _OF_ALL, "say it of each class")
     classes = tuple(
         RequestClass(
             name=item.name,

@@ -26,7 +26,7 @@ from planner.web import bounds, components, fields, plan_tab, results, session
 HINTS = glossary.hints_of("regions")
 AS_WRITTEN = "as in the file"
 """Hours that are no packaged day."""
-AMOUNTS = ("weight", "rate_per_s", "users")
+_AMOUNTS = ("weight", "rate_per_s", "users")
 """Of which one says how much an area asks for."""
 COLUMNS = {
     "weight": ("Weight", 0.001),
@@ -94,7 +94,7 @@ def _places(demand: Mapping[str, object]) -> list[str]:
 
 def area_rows(demand: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The areas of a scenario as rows of the table; weights, rates or users, whichever it has."""
-    amount = next((name for name in AMOUNTS if any(area.get(name) for area in demand.values())), "rate_per_s")
+    amount = next((name for name in _AMOUNTS if any(area.get(name) for area in demand.values())), "rate_per_s")
     rows = []
     for name, area in demand.items():
         hours, ttft_s = area.get("hours"), area.get("ttft_s")
@@ -110,7 +110,7 @@ def demand_of(rows: Iterable[Mapping[str, Any]], before: Mapping[str, Mapping[st
     demand = {}
     for row in rows:
         area = dict(before.get(row["area"], {}))
-        area |= {name: row[name] for name in (*AMOUNTS, "access_ms") if row.get(name) is not None}
+        area |= {name: row[name] for name in (*_AMOUNTS, "access_ms") if row.get(name) is not None}
         area["hours"] = area.get("hours") if row.get("hours") == AS_WRITTEN else row.get("hours")
         area["ttft_s"] = None if row.get("ttft_ms") is None else row["ttft_ms"] / 1000.0
         area["residency"] = [name.strip() for name in (row.get("residency") or "").split(",") if name.strip()]

@@ -260,7 +260,7 @@ class TestMoneyAndSupply:
         search = {"skus": ["h100-sxm"], "modes": ["mixed"], "tp": [tp]}
         found = planned(search=search, prices={"owned": {"h100-sxm": terms}}, workload={"rate_per_s": 5.0})
         needed = planned(search=search, workload={"rate_per_s": 5.0}).gpus["h100-sxm"]
-        assert needed < count and found.enough == (f"{needed} x h100-sxm" if needed < serve else "")
+        assert needed < count and found.enough == ({"h100-sxm": needed} if needed < serve else {})
         assert (found.gpus["h100-sxm"], found.own_gpus["h100-sxm"]) == (serve, serve)
         assert cost(found) == pytest.approx(count * 1.0)
         dark = [line for line in found.warnings if "stay dark" in line]
