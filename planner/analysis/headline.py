@@ -71,8 +71,7 @@ def own_words(plan: Plan, counted: Callable[[str, int], str]) -> str:
         plan: with a fleet.
         counted: a SKU and how many of it, in words; where the fleet has one SKU, its counts stand alone.
     """
-    own, rented = plan.own_gpus, {sku: count for sku, count in plan.rented_gpus.items() if count}
-    own = {sku: count for sku, count in own.items() if count}
+    own, rented = ({sku: count for sku, count in of.items() if count} for of in (plan.own_gpus, plan.rented_gpus))
     if not own:
         return ""
 

@@ -213,17 +213,16 @@ def _with_other_sizes(search: FleetSearch, missed: Sequence[_Trial], held: _Tria
     that it serves with; one of several deployments, which missed with some of them fuller than others, as it is. What
     is left is asked for with fewer replicas, by theory where something missed, else where it may be too careful.
     """
-    request, is_steady = search.request, len(search.periods) == 1
-    if request.objective is not Objective.MIN_COST:
+    if search.request.objective is not Objective.MIN_COST:
         return held
     best = _Best(search, simulate, search, held, [trial.sizes for trial in missed if len(trial.groups) == 1])
     asked = len(missed) + MOST_OTHER_SIZES
-    for trial in reversed({str(trial.sizes): trial for trial in missed}.values()) if is_steady else ():
+    for trial in reversed({str(trial.sizes): trial for trial in missed}.values()) if len(search.periods) == 1 else ():
         usd = best.held.fleet.allocation.cost_usd_per_hour - trial.fleet.allocation.cost_usd_per_hour
         for place, less, most in exchanges(trial.groups, usd, search.market.site_of(trial.fleet.allocation).supply):
             misses = -1 if len(trial.groups) > 1 and not less else 0
             fewest_that_hold(misses, most, partial(best.is_bettered, trial.groups, place, less, asked))
-    overrules = simulate and request.simulated_requests >= LEAST_REQUESTS_TO_OVERRULE
+    overrules = simulate and search.request.simulated_requests >= LEAST_REQUESTS_TO_OVERRULE
     asked = len(best.known) + MOST_OTHER_SIZES
     for place in range(sum(len(pools) for _, pools in best.held.groups) if overrules or missed else 0):
         groups = best.held.groups
@@ -589,12 +588,12 @@ def _passed_over(search: FleetSearch, chosen: VerifiedFleet) -> str:
 def _better(search: FleetSearch, best: Allocation, chosen: Allocation) -> str:
     """GPUs of a fleet and what it costs or serves, where that is better than another."""
     fleet = " + ".join(f"{count:,} x {sku}" for sku, count in _gpus(search, best).items())
+    usd = f"for {best.cost_usd_per_hour:.2f} USD/hour"
     if search.request.objective is Objective.MIN_COST:
         is_dearer = chosen.cost_usd_per_hour > best.cost_usd_per_hour * (1.0 + SAME_COST)
-        return f"{fleet} for {best.cost_usd_per_hour:.2f} USD/hour" if is_dearer else ""
+        return f"{fleet} {usd}" if is_dearer else ""
     is_less = (chosen.objective or 0.0) < (best.objective or 0.0) * (1.0 - SAME_COST)
-    served = f"{significant(best.rate_per_s)} requests/s for {best.cost_usd_per_hour:.2f} USD/hour"
-    return f"{fleet}, {served}" if is_less else ""
+    return f"{fleet}, {significant(best.rate_per_s)} requests/s {usd}" if is_less else ""
 
 
 def _gpus(search: FleetSearch, allocation: Allocation) -> dict[str, int]:
