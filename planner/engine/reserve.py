@@ -16,11 +16,14 @@ for the work space of experts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from hardware_db import MemoryShare, StaticReserve
+from planner.engine.drafting import drafting_of
 from planner.engine.replica import ReplicaConfig
-from planner.llm import attentions, feed_forwards, index_bytes_per_token, kept_residuals
-from planner.roofline import ACTIVATION_BYTES, encoder_tp
+from planner.engine.scheduler import Speculation
+from planner.llm import LlmSpec, attentions, feed_forwards, index_bytes_per_token, kept_residuals
+from planner.roofline import ACTIVATION_BYTES, Parallelism, encoder_tp
 
 LARGEST_IMAGE_PIXELS = 4096
 """Side of the largest image that is profiled [pixels]; processors scale down what is larger than they take."""
@@ -78,8 +81,10 @@ def reserve(replica: ReplicaConfig, samples: bool = True) -> Reserve:
     """
     rule, split, llm = replica.memory_rule, replica.parallelism, replica.llm
     tokens = replica.max_batched_tokens / split.dp
-    forward, workspace = _forward_bytes(replica, tokens)
-    forward += _gathered_bytes(replica)
+    values, longest = _values_of(llm, split, replica.speculation), replica.longest_tokens
+    forward, workspace = tokens * values.live * ACTIVATION_BYTES, tokens * values.routed * ACTIVATION_BYTES
+    gathered = min(8 * longest, PROMPT_WORKSPACE_TOKENS) * values.gathered * ACTIVATION_BYTES
+    forward += gathered + INDEX_BUFFERS * longest * values.index_bytes
     image_tokens, encoding = _images(replica, tokens)
     images = image_tokens * llm.hidden_size * ACTIVATION_BYTES
     sampling = kept = 0.0
@@ -170,29 +175,37 @@ def cache_room_bytes(replica: ReplicaConfig, weights: float, held: Reserve) -> f
     return share * (free - weights - peaks - held.graph_bytes)
 
 
-def _forward_bytes(replica: ReplicaConfig, tokens: float) -> tuple[float, float]:
-    """Live activations of a full step at their peak, and those of them that experts work in [bytes]."""
-    llm, split = replica.llm, replica.parallelism
+@dataclass(frozen=True)
+class _Values:
+    """Of one token on a GPU, whatever the limits of steps.
+
+    Attributes:
+        live: activations at their peak.
+        routed: those of them that experts work in.
+        gathered: what a cached token of latent attention is expanded to; 0 without such layers.
+        index_bytes: keys of sparse indices in one layer of those [bytes].
+    """
+
+    live: float
+    routed: float
+    gathered: float
+    index_bytes: float
+
+
+@lru_cache(maxsize=1024)
+def _values_of(llm: LlmSpec, split: Parallelism, speculation: Speculation | None) -> _Values:
     residuals = 2 + 2 * llm.residual_streams + kept_residuals(llm)[1]
-    draft = replica.drafting.draft if replica.drafting is not None else None
+    draft = drafting_of(speculation, llm).draft if speculation is not None else None
     read = draft.fused_inputs if draft is not None and draft.fused_once else 0
-    hidden, tp, expert_tp = llm.hidden_size, split.tp, split.expert_tp
-    blocks = [block.working_values(hidden, tp, expert_tp) for _, block in feed_forwards(llm.layers)]
-    widest = max(*blocks, *(kind.working_values(tp) for _, kind in attentions(llm.layers)))
-    live = tokens * (residuals * hidden + widest + read) * ACTIVATION_BYTES
-    routed = (group.experts.working_values(hidden, tp, expert_tp) for group in llm.layers if group.experts is not None)
-    return live, tokens * max(routed, default=0.0) * ACTIVATION_BYTES
-
-
-def _gathered_bytes(replica: ReplicaConfig) -> float:
-    """Bytes that one layer of latent attention gathers of cached tokens: heads of a part of them, index keys of all."""
-    layers, tp, longest = replica.llm.layers, replica.parallelism.tp, replica.longest_tokens
-    values = [kind.gathered_values(tp) for _, kind in attentions(layers) if kind.one_row]
-    if not values:
-        return 0.0
-    tokens = min(8 * longest, PROMPT_WORKSPACE_TOKENS)
-    keys = index_bytes_per_token(replica.llm) / replica.llm.num_layers
-    return tokens * values[-1] * ACTIVATION_BYTES + INDEX_BUFFERS * longest * keys
+    sizes = llm.hidden_size, split.tp, split.expert_tp
+    blocks = [block.working_values(*sizes) for _, block in feed_forwards(llm.layers)]
+    kinds = [kind for _, kind in attentions(llm.layers)]
+    widest = max(*blocks, *(kind.working_values(split.tp) for kind in kinds))
+    routed = (group.experts.working_values(*sizes) for group in llm.layers if group.experts is not None)
+    gathered = [0.0, *(kind.gathered_values(split.tp) for kind in kinds if kind.one_row)]
+    index_bytes = index_bytes_per_token(llm) / llm.num_layers if len(gathered) > 1 else 0.0
+    live = residuals * llm.hidden_size + widest + read
+    return _Values(live, max(routed, default=0.0), gathered[-1], index_bytes)
 
 
 def _images(replica: ReplicaConfig, tokens: float) -> tuple[float, float]:

@@ -90,6 +90,10 @@ class LlmSpec(Frozen):
             raise InputError("layer_order", len(self.layer_order), bound, "correct it, or leave it out")
         return self
 
+    def __hash__(self) -> int:
+        """Of some fields that tell models apart: all of them take long, and this is asked millions of times."""
+        return hash((self.id, self.hidden_size, self.vocab_size))
+
     def with_layers(self, layers: Sequence[LayerGroup]) -> Self:
         """The model with these groups of layers only, in no order between them."""
         return self.model_copy(update={"layers": tuple(layers), "layer_order": ()})

@@ -470,7 +470,7 @@ def _sending(config: ReplicaConfig, role: Role, demand: Demand, most_running: in
         return config
     context = demand.workload.lengths.mean_input + demand.workload.lengths.mean_output / 2.0
     running = max(1.0, min(most_running, memory_footprint(config).kv_capacity_tokens / context))
-    sent_s, step_s = config.stream_s * running, config.timer.step_time(StepShape(running, running * context)).total_s
+    sent_s, step_s = config.stream_s * running, config.timer.decode_s(running, running * context)
     interval = next((steps for steps in STREAM_INTERVALS if sent_s <= steps * step_s), STREAM_INTERVALS[-1])
     schedule = config.schedule.model_copy(update={"stream_interval_steps": interval})
     return config if interval == 1 else rebuilt(config, own_schedule=schedule)

@@ -82,18 +82,32 @@ class StepTimeGroup:
         """Sequences for which the KV cache has room; 0 when a request does not fit."""
         base = self.base
         config = with_limits(base, max_batched_tokens, max_running_requests)
-        pool, (longest, held) = Pool(role=self.role, config=config, replicas=1), self._longest_and_held_tokens
+        longest, held = self._longest_and_held_tokens
         footprint, per_block = memory_footprint(config, self.footprint.stages), base.engine.kv_block_tokens
         if must_hold_tokens(base, longest) > sure_room_tokens(config, footprint):
             return 0.0
         if base.schedule.kv is KvAllocation.CONTIGUOUS or base.lora is not None:
-            return _slots_of_pool_model(pool, self.demand)
-        if self.role is not Role.DECODE and has_prefixes(pool, self.demand.workload):
-            return math.inf if _slots_of_pool_model(pool, self.demand) > 0.0 else 0.0
+            return self._slots_of_pool_model(config)
+        if self._has_prefixes:
+            return math.inf if self._slots_of_pool_model(config) > 0.0 else 0.0
         blocks = footprint.kv_blocks // base.parallelism.dp
         kept = footprint.sequence_blocks * per_block
         room = blocks * per_block * base.parallelism.dp * (1.0 - base.schedule.watermark)
         return max(room / (held + per_block / 2.0 + kept), 1.0)
+
+    @cached_property
+    def _has_prefixes(self) -> bool:
+        pool = Pool(role=self.role, config=self.base, replicas=1)
+        return self.role is not Role.DECODE and has_prefixes(pool, self.demand.workload)
+
+    def _slots_of_pool_model(self, config: ReplicaConfig) -> float:
+        lengths = self.demand.workload.lengths
+        if self.role is Role.DECODE:
+            lengths, _ = decoding_only(lengths)
+        try:
+            return pool_model(Pool(role=self.role, config=config, replicas=1), lengths).max_running
+        except InputError:
+            return 0.0
 
     @cached_property
     def _longest_and_held_tokens(self) -> tuple[int, float]:
@@ -105,16 +119,6 @@ class StepTimeGroup:
         if not (self.base.schedule.reserve_outputs or self.role is Role.PREFILL):
             held -= remaining_output_tokens(lengths)
         return lengths.max_total, held
-
-
-def _slots_of_pool_model(pool: Pool, demand: Demand) -> float:
-    lengths = demand.workload.lengths
-    if pool.role is Role.DECODE:
-        lengths, _ = decoding_only(lengths)
-    try:
-        return pool_model(pool, lengths).max_running
-    except InputError:
-        return 0.0
 
 
 def with_limits(base: ReplicaConfig, max_batched_tokens: int, max_running_requests: int) -> ReplicaConfig:
@@ -137,6 +141,8 @@ _GROUPS: BoundedCache[StepTimeGroup] = BoundedCache(MOST_GROUPS)
 """By configuration, role, router and what bounds depend on."""
 _SAME_TIMES: BoundedCache[StepTimeGroup] = BoundedCache(MOST_GROUPS)
 """By configuration, role and lengths: groups of the same step times and memory, whatever they were judged by."""
+_SAME_MEMORY: BoundedCache[StepTimeGroup] = BoundedCache(MOST_GROUPS)
+"""The same, however far off their step times are taken to be: groups of the same memory."""
 
 
 def step_time_group(
@@ -175,7 +181,10 @@ def step_time_group(
     if alike is not None:
         return _GROUPS.put(key, replace(alike, demand=demand, screen=rescreened(alike.screen, demand, router)))
     screened = screen(config, role, demand, sorted(wanted), float(most_running), router)
-    group = StepTimeGroup(config, role, demand, memory_footprint(config), screened)
+    of_memory = (group_key(config.model_copy(update={"shift": None})), *of_times[1:])
+    known = _SAME_MEMORY.get(of_memory)
+    footprint, slots = (memory_footprint(config), {}) if known is None else (known.footprint, known._slots)
+    group = _SAME_MEMORY.put(of_memory, StepTimeGroup(config, role, demand, footprint, screened, slots))
     return _GROUPS.put(key, _SAME_TIMES.put(of_times, group))
 
 

@@ -345,7 +345,7 @@ def replica_spreads(replica: ReplicaConfig, role: Role, mean_input: float, mean_
         borrowed=BORROWED_SPREAD if replica.calibration.sku != replica.sku.id else 0.0,
         group=group,
         late_s=0.0 if role is Role.DECODE else group.late_s,
-        prompt_s=replica.timer.step_time(prompt).total_s * mean_input / tokens,
+        prompt_s=float(replica.timer.times_s(prompt)) * mean_input / tokens,
         outside_s=replica.costs.request_s + (0.0 if role is Role.MIXED else replica.costs.transfer_request_s),
     )
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from planner.core import FloatArray, InputError, IntArray
+from planner.core import FloatArray, InputError, IntArray, compiled
 from planner.serving import Deployment, Role, Router, kv_token_time_s, sent_s
 from planner.simulator.pool import PoolRecord, SimulatedPool
 from planner.simulator.replica import RUN_FIELDS, Replica
@@ -142,6 +142,21 @@ class _Link:
         before_s, free_s = self.partly_sent.pop(request, (0.0, 0.0))
         return self._send(request, self.seconds[request] - before_s, free_s, began_s, ended_s, ends)
 
+    def send_whole(
+        self, requests: IntArray, began_s: FloatArray, ended_s: FloatArray, senders: IntArray, receivers: IntArray
+    ) -> FloatArray:
+        """Ends [s] of transfers of prompts in one piece, in order of their turns, all shape (n,)."""
+        seconds, policy, layers = np.array(self.seconds)[requests], self.policy, float(self.layers)
+        sender, receiver = (
+            ends * links + requests % links for ends, links in zip((senders, receivers), self.links, strict=True)
+        )
+        free_s = np.zeros((2, max(sender.max(initial=0), receiver.max(initial=0)) + 1))
+        start_s, end_s = _sent_in_turn(
+            seconds, began_s, ended_s, sender, receiver, free_s, layers, policy.layerwise, policy.shared
+        )
+        self.sends += zip(start_s.tolist(), seconds.tolist(), strict=True)
+        return end_s
+
     def _send(
         self, request: int, seconds: float, free_s: float, began_s: float, ended_s: float, ends: tuple[int, int]
     ) -> float:
@@ -158,6 +173,37 @@ class _Link:
         self.free_s.update(dict.fromkeys(sides, end_s))
         self.sends.append((start_s, seconds))
         return end_s
+
+
+@compiled(makes_arrays=True)
+def _sent_in_turn(
+    seconds: FloatArray,
+    began_s: FloatArray,
+    ended_s: FloatArray,
+    senders: IntArray,
+    receivers: IntArray,
+    free_s: FloatArray,
+    layers: float,
+    layerwise: bool,
+    shared: bool,
+) -> tuple[FloatArray, FloatArray]:
+    """Starts and ends [s] of pieces of so many seconds, each on a link of its sender and one of its receiver: `_Link`.
+
+    `free_s` says since when each link is free, of senders and of receivers, where they are shared. The same as
+    `_Link._send` one by one, to the last bit.
+    """
+    start_s, end_s = np.empty(seconds.size), np.empty(seconds.size)
+    for place in range(seconds.size):
+        sender, receiver = senders[place], receivers[place]
+        start_s[place] = max(began_s[place] if layerwise else ended_s[place], 0.0)
+        if shared:
+            start_s[place] = max(start_s[place], free_s[0, sender], free_s[1, receiver])
+        end_s[place] = start_s[place] + seconds[place]
+        if layerwise:
+            end_s[place] = max(end_s[place], ended_s[place] + seconds[place] / layers)
+        if shared:
+            free_s[0, sender] = free_s[1, receiver] = end_s[place]
+    return start_s, end_s
 
 
 class _Total:
@@ -280,9 +326,9 @@ class _EventLoop:
         order = order[decode.ledger.column("outputs")[order] > 1]
         if link.policy.shared:
             decode.router.take_turns(order)
-        for request in order.tolist():
-            ends = prefill.router.chosen[request], decode.router.chosen[request]
-            self.arrived_s[request] = link.send_rest(request, prefill.ledger.began_s[request], ended_s[request], ends)
+        began_s, receivers = prefill.ledger.column("began_s"), np.array(decode.router.chosen)
+        times_s = began_s[order], ended_s[order]
+        self.arrived_s[order] = link.send_whole(order, *times_s, chosen[order], receivers[order])
         if not self.late_first:
             decode.ledger.column("token_s")[order] = ended_s[order] + self.transfer_request_s
         return self.arrived_s + self.transfer_request_s
