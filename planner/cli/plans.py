@@ -377,7 +377,7 @@ def sweep(
             hardware=hardware,
         )
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        sweeps.end_pool(pool)
     options.deliver(
         lambda: Report(sweep_result.headline(result), (sweep_result.table(result),)),
         lambda: plain(result),

@@ -149,6 +149,14 @@ def process_pool(workers: int | None = None) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers or os.cpu_count(), multiprocessing.get_context("spawn"), _begin)
 
 
+def end_pool(pool: ProcessPoolExecutor) -> None:
+    """End its processes, whatever they are at: nobody waits for that any more, and Python would as it exits."""
+    workers = list(pool._processes.values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for worker in workers:
+        worker.kill()
+
+
 def _begin() -> None:
     """At the start of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -177,10 +185,7 @@ def _executor(given: Executor | None, tasks: int) -> Iterator[Executor]:
     try:
         yield pool
     finally:
-        workers = list(pool._processes.values())
-        pool.shutdown(wait=False, cancel_futures=True)
-        for worker in workers:  # whose portion nobody waits for any more, and Python would wait for as it exits
-            worker.kill()
+        end_pool(pool)
 
 
 def _run(
