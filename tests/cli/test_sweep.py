@@ -27,6 +27,7 @@ def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
         return ThreadPoolExecutor(1)
 
     monkeypatch.setattr(sweeps, "process_pool", pool)
+    monkeypatch.setattr(sweeps, "end_pool", ThreadPoolExecutor.shutdown)
 
 
 @pytest.fixture
