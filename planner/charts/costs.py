@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -246,8 +246,8 @@ def purchase_option_chart(offers: Sequence[PurchaseOffer], plan: Plan) -> alt.La
 # --- against hosted APIs ----------------------------------------------------------------------------------------------
 
 SELF_HOSTED = "this fleet"
-API_LINE_STYLES = ((ORANGE, [8, 4]), (GREEN, [2, 3]), (VERMILLION, [10, 3, 2, 3]), (SKY, [5, 5]))
-"""Colour and dash of one API after another."""
+API_COLOURS, API_DASHES = (ORANGE, GREEN, VERMILLION, SKY), ([8, 4], [2, 3], [10, 3, 2, 3], [5, 5], [14, 3])
+"""Of one API after another."""
 X_MARGIN, Y_MARGIN, Y_LIMIT = 1.12, 1.3, 2.5
 """Ends of the axes over what must be seen; the vertical one at most at `Y_LIMIT` times the fleet's cost. Choices."""
 
@@ -279,10 +279,24 @@ def api_cost_rows(plan: Plan, apis: Sequence[ApiBreakEven], headroom: float) -> 
     return [{**row, "within": row["rate_per_s"] <= most * (1.0 + 1e-9)} for row in rows]
 
 
+def line_styles(own: str, others: Iterable[str]) -> dict[str, tuple[str, list[int]]]:
+    """Colour and dash of the fleet's line and of those of APIs.
+
+    Args:
+        own: name of the fleet.
+        others: of APIs, in the order of the legend.
+
+    Returns:
+        By name; of twenty APIs no two have the same.
+    """
+    styles = zip(cycle(API_COLOURS), cycle(API_DASHES), strict=False)
+    return {own: (BLUE, [1, 0])} | dict(zip(others, styles, strict=False))
+
+
 def api_cost_chart(plan: Plan, apis: Sequence[ApiBreakEven], headroom: float) -> alt.LayerChart:
     """USD per month against demand: self-hosting flat until the fleet is full, APIs by request, break-even marked."""
     rows = api_cost_rows(plan, apis, headroom)
-    styles = {SELF_HOSTED: (BLUE, [1, 0])} | dict(zip(api_names(apis), cycle(API_LINE_STYLES), strict=False))
+    styles = line_styles(SELF_HOSTED, api_names(apis))
     usd = plan.cost.usd_per_month if plan.cost else 0.0
     right = max((row["rate_per_s"] for row in rows), default=1.0)
     asked = max((row["usd_per_month"] for row in rows if row["point"] == "planned"), default=usd)
@@ -328,7 +342,7 @@ def cost_year_chart(costs: CostYear) -> alt.LayerChart:
     """Cumulated cost over the months, a line for each way to serve them; where two cross, one has paid back."""
     rows = cost_year_rows(costs)
     own, others = costs.paths[0].name, [path.name for path in costs.paths[1:]]
-    styles = {own: (BLUE, [1, 0])} | dict(zip(others, cycle(API_LINE_STYLES), strict=False))
+    styles = line_styles(own, others)
     x = axis(alt.X, "month", "Months from now", [0.0, float(len(costs.months))], tickCount=6)
     y = axis(alt.Y, "cumulated_usd", "USD since the start", format="~s", tickCount=6)
     look = series("option", styles, stroke_legend(list(styles), symbolStrokeWidth=2.5))

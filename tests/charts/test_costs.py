@@ -161,6 +161,11 @@ def test_lines_of_a_year_end_at_what_is_paid_in_all(flat: Plan) -> None:
     assert is_json(costs.cost_year_chart(year))
 
 
+def test_no_two_of_twenty_apis_have_one_line() -> None:
+    styles = costs.line_styles("own", map(str, range(20)))
+    assert len({(colour, *dash) for colour, dash in styles.values()}) == 21
+
+
 # --- the plan and its alternatives ------------------------------------------------------------------------------------
 
 
