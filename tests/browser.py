@@ -224,5 +224,6 @@ def reduced_palette(png: bytes) -> bytes:
 
     image = Image.open(io.BytesIO(png)).convert("RGB")
     out = io.BytesIO()
-    image.quantize(PALETTE_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+    few = image.quantize(PALETTE_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.save(out, "PNG", optimize=True)
     return out.getvalue()
