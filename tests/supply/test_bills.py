@@ -32,12 +32,16 @@ USAGE = {
 }
 
 
-def focus(*changes: dict[str, str]) -> io.StringIO:
+def table(row: dict[str, str], *changes: dict[str, str]) -> io.StringIO:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(USAGE))
+    writer = csv.DictWriter(text, list(row))
     writer.writeheader()
-    writer.writerows(USAGE | change for change in changes)
+    writer.writerows(row | change for change in changes)
     return io.StringIO(text.getvalue())
+
+
+def focus(*changes: dict[str, str]) -> io.StringIO:
+    return table(USAGE, *changes)
 
 
 def test_a_focus_bill_gives_what_was_paid_for_a_gpu_hour() -> None:
@@ -168,14 +172,6 @@ AZURE = {
     "ChargeType": "Usage",
     "PricingModel": "OnDemand",
 }
-
-
-def table(row: dict[str, str], *changes: dict[str, str]) -> io.StringIO:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(row))
-    writer.writeheader()
-    writer.writerows(row | change for change in changes)
-    return io.StringIO(text.getvalue())
 
 
 def test_bills_of_aws_and_azure_give_what_was_paid_on_demand_and_spot() -> None:
