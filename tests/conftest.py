@@ -61,12 +61,6 @@ def shared() -> Path:
     return folder
 
 
-@pytest.fixture
-def unjudged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a confidence of 0.5 nothing else in a plan follows from how surely it holds, which takes most of its time."""
-    monkeypatch.setattr("planner.fleet.planning._with_confidence", lambda result, *_: result)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _components_are_looked_for_once() -> None:
     """Every new AppTest reads the metadata of all installed packages for components, which stay as they are."""

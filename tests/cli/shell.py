@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner, Result
 
+import planner
 from planner.cli.commands import app
+from planner.fleet import hardware_for
 from tests.builders import SMALL_SCENARIO
 
 GIVEN = ("--llm", "llama-3.1-8b", "--sku", "h100-sxm", "--rate", "5", "--lengths", "1000/100")
@@ -20,6 +25,24 @@ RESULT = {
 }
 """A result of vllm bench serve --save-result, without what is not read."""
 LINE = re.compile(r"error: (?P<field>\S.*?) = (?P<value>.+?): (?P<bound>.+)\. Fix: (?P<fix>.+)\n")
+
+
+@contextmanager
+def planned_once() -> Iterator[pytest.MonkeyPatch]:
+    """A plan depends on nothing but what `planner.plan` is given, which other tests hold it to."""
+    real, known = planner.plan, list[tuple[object, planner.Plan]]()
+
+    def plan(request: planner.PlanRequest, hardware: Any = None, progress: Any = None, **options: Any) -> planner.Plan:
+        asked = (request, hardware_for(request, hardware), options)
+        for before, found in known:
+            if before == asked:
+                return found
+        known.append((asked, real(request, hardware, progress, **options)))
+        return known[-1][1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planner, "plan", plan)
+        yield patch
 
 
 def written(path: Path, content: dict[str, Any] = SMALL_SCENARIO) -> str:

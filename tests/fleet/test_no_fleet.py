@@ -11,7 +11,6 @@ from planner.fleet import search as module
 from planner.scenario import load_scenario
 from tests.builders import SMALL_CHAT, small_request
 
-pytestmark = pytest.mark.usefixtures("unjudged")
 CHAT = (*SMALL_CHAT, "search.skus=[b200-sxm]", "search.tp=[1]", "confidence=0.5")
 
 

@@ -36,13 +36,9 @@ SCENARIO: dict[str, Any] = {
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 
 
-def _plan(*overrides: str) -> Plan:
-    return planner.plan(planner.load_scenario(SCENARIO, overrides))
-
-
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return _plan()
+    return planner.plan(planner.load_scenario(SCENARIO))
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +48,7 @@ def exported(plan: Plan) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def impossible() -> Plan:
-    return _plan("slo.0.threshold_s=0.0001")
+    return planner.plan(planner.load_scenario(SCENARIO, ["slo.0.threshold_s=0.0001"]))
 
 
 def test_every_field_of_a_plan_is_exported(plan: Plan, exported: dict[str, Any]) -> None:

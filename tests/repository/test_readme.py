@@ -1,7 +1,7 @@
 """Every command and every line of Python in the README works.
 
-One plan is made in full, the one that is printed. Everything else runs as printed on few choices: what takes long there
-is the planning, and that is the same.
+Everything runs as printed on few choices: what takes long there is the planning, and that is the same. The plan that is
+printed is made among the SKUs it buys; that the others offer nothing cheaper stands in the figures of the user guide.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import planner
 from planner.cli.base import app
 from tests.builders import SMALL_CHAT
 from tests.places import ROOT
+from tests.studies import user_guide
 
 README = (ROOT / "README.md").read_text()
 COMMANDS = re.findall(r"^    planner (.+?)(?:  +#.*)?$", README, re.MULTILINE)
@@ -59,9 +60,11 @@ def test_the_printed_plan_is_of_the_packaged_scenario(monkeypatch: pytest.Monkey
     real = planner.plan
     monkeypatch.setattr(planner, "plan", lambda *given, **asked: real(*given, **asked | {"alternatives": False}))
     printed = README.split("```text\n", 1)[1].split("```", 1)[0]
-    result = CliRunner().invoke(app, ["plan", "chat-llama-70b"])
+    bought = sorted(set(re.findall(r"^(?:prefill|decode|mixed) +(\S+)", printed, re.MULTILINE)))
+    result = CliRunner().invoke(app, ["plan", "chat-llama-70b", "--set", f"search.skus=[{', '.join(bought)}]"])
     shown = re.sub(r", preferred to .*?\(search\.simplicity\)", "", " ".join(result.output.split()))
     headline, _, table = printed.partition("\n\n")
+    assert user_guide.known()[user_guide.COMMANDS]["planner plan chat-llama-70b"]["fleet"] in " ".join(headline.split())
     assert " ".join(headline.split()) in shown
     rows = [line for line in table.splitlines() if re.match(r"(prefill|decode|mixed) ", line)]
     assert rows and all(" ".join(row.split()) in shown for row in rows)

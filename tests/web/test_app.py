@@ -16,7 +16,7 @@ from planner.llm import list_llms, load_llm
 from planner.scenario import scenario_text, slo_presets
 from planner.scenario.url import packaged_content
 from planner.traffic import load_lengths, read_any_trace
-from planner.web import latency_growth, results, session, summary
+from planner.web import compare_systems, latency_growth, results, session, summary
 from planner.web.session import with_changes
 from tests.builders import SMALL_CHAT
 from tests.places import ROOT
@@ -434,6 +434,8 @@ TABS = {
 @pytest.mark.parametrize(("tab", "heading"), TABS.items(), ids=TABS)
 def test_every_tab_has_its_say(kept_page: AppTest, monkeypatch: pytest.MonkeyPatch, tab: str, heading: str) -> None:
     monkeypatch.setattr(latency_growth.latencies, "BAND_POINTS", 3)
+    monkeypatch.setattr(latency_growth, "SIMULATED_LOADS", (0.5,))
+    monkeypatch.setattr(compare_systems, "PRESELECTED", ("engine",))
     kept_page.session_state["tab"] = tab
     kept_page.run()
     shows_an_answer(kept_page)

@@ -20,7 +20,7 @@ from planner.fleet import Plan
 from planner.report import plan_to_dict
 from planner.scenario import full_content, read_scenario
 from planner.web import latency_growth
-from tests.cli.shell import data, flat
+from tests.cli.shell import data, flat, planned_once
 from tests.web.pages import COMPLETE, figures, said, shown, titles, values
 
 LENGTHS = {"input_tokens": 900, "output_tokens": 120}
@@ -46,11 +46,9 @@ OTHER = {
 }
 OWN = {"h100-sxm": {"count": 12, "capex_usd_per_gpu": 20000.0}}
 SCENARIOS: Mapping[str, Mapping[str, Any]] = {
-    "mixed": BASE,
     "pair": {**BASE, "search": {**SEARCH, "modes": ["disaggregated"]}},
-    "owned": {**BASE, "prices": {**BASE["prices"], "owned": OWN}},
+    "mixed, owned, surer": {**BASE, "confidence": 0.97, "prices": {**BASE["prices"], "owned": OWN}},
     "two models": {**BASE, "services": [OTHER]},
-    "surer": {**BASE, "confidence": 0.97},
 }
 
 
@@ -87,19 +85,7 @@ class Recorded:
 @pytest.fixture(scope="module", autouse=True)
 def _planned_once() -> Iterator[None]:
     """The same is planned once for pages and commands: they are held to what they show, not to making it again."""
-    real = planner.plan
-    known: list[tuple[object, Plan]] = []
-
-    def plan(request: Any, hardware: Any = None, progress: Any = None, **options: Any) -> Plan:
-        asked = (request, options)
-        for before, found in known:
-            if before == asked:
-                return found
-        known.append((asked, real(request, hardware, progress, **options)))
-        return known[-1][1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planner, "plan", plan)
+    with planned_once() as patch:
         patch.setattr(latencies, "BAND_POINTS", 2)
         patch.setattr(latency_growth, "SIMULATED_LOADS", ())
         yield

@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 from hardware_db import load_hardware
 from planner.core import Table, preset
 from planner.report import html_table
-from planner.web import compare_scenarios, components, latency_growth
+from planner.web import compare_scenarios, compare_systems, components, latency_growth
 from tests.builders import SMALL_CHAT
 from tests.fuzz.guard import watched
 from tests.places import ROOT
@@ -56,6 +56,8 @@ def _is_there(name: str) -> bool:
 def test_a_visit_touches_no_file_process_or_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     """A visit whose address names files: planned, and tabs opened. Reading what is installed is let be."""
     monkeypatch.setattr(latency_growth.latencies, "BAND_POINTS", 3)
+    monkeypatch.setattr(latency_growth, "SIMULATED_LOADS", (0.5,))
+    monkeypatch.setattr(compare_systems, "PRESELECTED", ("engine", "static"))
 
     def visited(**address: str) -> AppTest:
         app = opened(**address)
