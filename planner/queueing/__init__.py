@@ -38,4 +38,5 @@ from planner.queueing.server import (
     largest_decode_rate,
     largest_mixed_rate,
     largest_prefill_rate,
+    step_duration_s,
 )

@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import lambertw
 
 from planner.core import FloatArray, InputError, compiled
 from planner.queueing.lattice import (
@@ -233,28 +232,6 @@ class Backlog(NamedTuple):
         return (self.mean_step_s + self.chain.step_variance / self.mean_step_s) / 2.0
 
     @property
-    def prompt_s(self) -> float:
-        """Time [s] that one prompt more adds: to a step that it has to itself, or to one with others.
-
-        It has one to itself if nobody came with it, or in the step before, and that left nothing (a Poisson arrival
-        sees what is there without it).
-        """
-        seconds, chances, shared = (
-            self.step_durations_s,
-            self.chain.step_probabilities,
-            self.chain.step_probabilities[1:],
-        )
-        base_s = 0.0 if self.prompts_first else seconds[0]
-        end = np.arange(float(seconds.size)) + max(self.arrivals.mean_prompt / self.cell, 1.0)
-        low = np.minimum(end.astype(np.int64), self.below)
-        rise_s = np.append(np.diff(seconds), (self.full_s - base_s) / self.below)[low]
-        longer_s = seconds[low] + (end - low) * rise_s - seconds
-        alone = chances * seconds * np.exp(-self.arrivals.rate_per_s * seconds) / self.mean_step_s
-        alone_s = longer_s[0] + seconds[0] - base_s
-        chance = float(alone[:-1].sum()) / self.arrivals.prompts_per_batch
-        return float(chance * alone_s + (1.0 - chance) * (shared @ longer_s[1:]) / max(shared.sum(), TINY))
-
-    @property
     def elasticities(self) -> tuple[float, float]:
         """Relative growth of the mean step time per relative growth of the number of prompts, and of their lengths.
 
@@ -262,7 +239,7 @@ class Backlog(NamedTuple):
         rate m / (1 - rate m), >= 0. If each is longer, f = dtau/dp per token, averaged over those served, stands above.
         """
         rate_per_s = self.arrivals.tokens_per_s / self.arrivals.mean_prompt
-        number, length = rate_per_s * self.prompt_s, self.arrivals.tokens_per_s * self.chain.mean_slope_s
+        number, length = rate_per_s * self.chain.prompt_s, self.arrivals.tokens_per_s * self.chain.mean_slope_s
         number, length = min(number, LARGEST_PROMPT_LOAD), min(length, LARGEST_PROMPT_LOAD)
         return number / (1.0 - number), length / (1.0 - number)
 
@@ -294,6 +271,7 @@ class StepChain(NamedTuple):
         mean_tokens: mean backlog at the start of a step [tokens].
         mean_left: mean tokens that a full step leaves.
         mean_slope_s: by which a step grows with its prompt tokens, averaged over those [s/token].
+        prompt_s: time that one prompt more adds [s]: to a step that it has to itself, or to one with others.
     """
 
     distribution: FloatArray
@@ -304,6 +282,7 @@ class StepChain(NamedTuple):
     mean_tokens: float
     mean_left: float
     mean_slope_s: float
+    prompt_s: float
 
 
 def solve_backlog(
@@ -343,42 +322,11 @@ def solve_backlog(
     cell = chunk / below
     shrink = arrivals.shrink if real_costs else 1.0
     durations = _durations_s(server, regime, below, cell, arrivals.mean_prompt / arrivals.shrink, shrink)
+    alone_s = step_duration_s(server, regime.decoding, 0.0) if regime.idle < 1.0 else math.inf
+    stream = arrivals.sizes, arrivals.weights, arrivals.mean_prompt, arrivals.prompts_per_batch, arrivals.rate_per_s
     prompts_first = regime.running == 0.0 < regime.decoding
-    if regime.idle < 1.0:
-        alone_s = step_duration_s(server, regime.decoding, 0.0)
-        more_s = durations[0] - (0.0 if prompts_first else alone_s)
-        durations[0] = _beside_lost_prompts_s(arrivals, cell, alone_s, max(more_s, 0.0))
-    else:
-        durations[0] = 1.0 / arrivals.rate_per_s
-    stream = arrivals.sizes, arrivals.weights, arrivals.prompts_per_batch, arrivals.rate_per_s
-    walk = _walk(*stream, cell, size, durations, full_s, float(regime.idle))
-    right = np.zeros(below)
-    right[0] = 1.0
-    bottom = np.linalg.solve(walk.equations, right)
-    chain = _chain(
-        walk, np.asarray(bottom, dtype=np.float64), cell, durations, full_s, float(regime.idle), prompts_first
-    )
+    chain = _solved(*stream, cell, size, durations, full_s, alone_s, float(regime.idle), prompts_first)
     return Backlog(arrivals, regime, cell, durations, full_s, chain)
-
-
-def _beside_lost_prompts_s(arrivals: TokenArrivals, cell: float, alone_s: float, more_s: float) -> float:
-    """Mean duration [s] of steps that start at 0 on the lattice: some hold prompts shorter than a cell.
-
-    The lattice has such a prompt at 0 or at a cell, so that its mean is kept. Those at 0 come at a rate r in a step
-    before that is as long, s = alone + more (1 - exp(-r s)): solved by Lambert's W.
-
-    Args:
-        arrivals: the stream of prompt tokens.
-        cell: lattice spacing [tokens].
-        alone_s: duration of a step without prompts [s].
-        more_s: what any prompts add to it [s].
-    """
-    lost, b = float(arrivals.weights @ np.maximum(1.0 - arrivals.sizes / cell, 0.0)), arrivals.prompts_per_batch
-    rate_per_s = arrivals.rate_per_s * lost / (b - (b - 1.0) * lost)
-    if rate_per_s * more_s == 0.0:
-        return alone_s
-    most_s = alone_s + more_s
-    return most_s + float(lambertw(-rate_per_s * more_s * math.exp(-rate_per_s * most_s)).real) / rate_per_s
 
 
 def _durations_s(
@@ -464,41 +412,35 @@ def _common_cells(sizes: FloatArray, cell: float, below: int) -> int:
     return common
 
 
-class _Walk(NamedTuple):
-    """The backlog as a random walk on the lattice.
-
-    Attributes:
-        moves: from each point below the chunk, probabilities of the next backlog less the present one, shape (m, size).
-        mean_moves: mean cells of these, shape (m,).
-        remaining: 1 less the transform of a step from above the chunk, shape (size // 2 + 1,).
-        drift: cells by which that lowers the backlog.
-        prompt: transform of one prompt, shape (size // 2 + 1,).
-        equations: for the part of the distribution below the chunk, shape (m, m).
-    """
-
-    moves: FloatArray
-    mean_moves: FloatArray
-    remaining: ComplexArray
-    drift: float
-    prompt: ComplexArray
-    equations: FloatArray
-
-
 @compiled(makes_arrays=True)
-def _walk(
+def _solved(
     sizes: FloatArray,
     weights: FloatArray,
+    mean_prompt: float,
     prompts_per_batch: float,
     rate_per_s: float,
     cell: float,
     size: int,
     durations: FloatArray,
     full_s: float,
+    alone_s: float,
     idle: float,
-) -> _Walk:
-    """The walk on a lattice of so many cells; arguments as in `TokenArrivals`, `Backlog` and `Regime`."""
+    prompts_first: bool,
+) -> StepChain:
+    """The walk on a lattice of so many cells, solved; arguments as in `TokenArrivals`, `Backlog` and `Regime`.
+
+    Of `durations` the first is changed: that of a step of one token before, that of steps that start at 0 after. In
+    `alone_s` is that of a step without prompts [s], infinite where nothing ever decodes.
+    """
     below, full = durations.size, rate_per_s * full_s
     jump = lattice_probabilities(sizes, weights, cell, size)
+    if alone_s < math.inf:
+        lost = _lost(sizes, weights, cell)
+        lost_per_s = rate_per_s * lost / (prompts_per_batch - (prompts_per_batch - 1.0) * lost)
+        more_s = max(durations[0] - (0.0 if prompts_first else alone_s), 0.0)
+        durations[0] = _beside_lost_prompts_s(lost_per_s, alone_s, more_s)
+    else:
+        durations[0] = 1.0 / rate_per_s
     prompt = np.fft.rfft(jump)
     batch, remaining = np.empty(prompt.size, dtype=np.complex128), np.empty(prompt.size, dtype=np.complex128)
     for k in range(batch.size):
@@ -519,8 +461,100 @@ def _walk(
         moves[row, row] -= 1.0
         rates[row] = rates[row] * mean - row
     rates[0] = (1.0 - idle) * rates[0] + idle * mean
-    equations = _equations(moves, descent_filter(jump, full, below, size))
-    return _Walk(moves, rates, remaining, below - full * mean, prompt, equations)
+    bottom = _first_solution(_equations(moves, descent_filter(jump, full, below, size)))
+    distribution = _distribution(moves, rates, bottom, remaining, below - full * mean)
+    added = rate_per_s, mean_prompt / cell, prompts_per_batch
+    return _chain(distribution, prompt, cell, durations, full_s, idle, prompts_first, added)
+
+
+@compiled(makes_arrays=True)
+def _distribution(
+    moves: FloatArray, mean_moves: FloatArray, bottom: FloatArray, remaining: ComplexArray, drift: float
+) -> FloatArray:
+    """The whole distribution from its part below the chunk, shape (size,).
+
+    Args:
+        moves: from each point below the chunk, probabilities of the next backlog less the present one, shape (m, size).
+        mean_moves: mean cells of these, shape (m,).
+        bottom: that part, up to a factor, shape (m,).
+        remaining: 1 less the transform of a step from above the chunk, shape (size // 2 + 1,).
+        drift: cells by which that lowers the backlog.
+    """
+    below, size = moves.shape
+    moved, mean_moved = np.zeros(size), 0.0
+    for row in range(below):
+        mean_moved += bottom[row] * mean_moves[row]
+        for place in range(size):
+            moved[place] += bottom[row] * moves[row, place]
+    above = np.fft.rfft(moved)
+    above[0] = mean_moved / drift
+    for k in range(1, above.size):
+        above[k] /= remaining[k]
+    distribution, total = np.fft.irfft(above, size), 0.0
+    for place in range(size):
+        distribution[place] = max(bottom[place] if place < below else distribution[place], 0.0)
+        total += distribution[place]
+    for place in range(size):
+        distribution[place] /= total
+    return distribution
+
+
+@compiled
+def _lost(sizes: FloatArray, weights: FloatArray, cell: float) -> float:
+    """Chance that the lattice puts a prompt shorter than a cell to 0."""
+    lost = 0.0
+    for place in range(sizes.size):
+        lost += weights[place] * max(1.0 - sizes[place] / cell, 0.0)
+    return lost
+
+
+@compiled
+def _beside_lost_prompts_s(rate_per_s: float, alone_s: float, more_s: float) -> float:
+    """Mean duration [s] of steps that start at 0 on the lattice: some hold prompts shorter than a cell.
+
+    The lattice has such a prompt at 0 or at a cell, so that its mean is kept. Those at 0 come at a rate r in a step
+    before that is as long: the larger root of s = alone + more (1 - exp(-r s)), by Newton's method from above.
+
+    Args:
+        rate_per_s: r [1/s].
+        alone_s: duration of a step without prompts [s].
+        more_s: what any prompts add to it [s].
+    """
+    seconds, last = alone_s + more_s, math.inf
+    if rate_per_s * more_s == 0.0:
+        return alone_s
+    while seconds < last:
+        last, nobody = seconds, math.exp(-rate_per_s * seconds)
+        seconds -= (seconds - alone_s - more_s * (1.0 - nobody)) / max(1.0 - rate_per_s * more_s * nobody, TINY)
+    return last
+
+
+@compiled(makes_arrays=True)
+def _first_solution(equations: FloatArray) -> FloatArray:
+    """Solution of linear equations of which only the first has a right side, 1; by elimination, which changes them."""
+    size = equations.shape[0]
+    found = np.zeros(size)
+    found[0] = 1.0
+    for pivot in range(size):
+        best = pivot
+        for row in range(pivot + 1, size):
+            if abs(equations[row, pivot]) > abs(equations[best, pivot]):
+                best = row
+        for column in range(pivot, size):
+            held = equations[best, column]
+            equations[best, column], equations[pivot, column] = equations[pivot, column], held
+        found[pivot], found[best] = found[best], found[pivot]
+        for row in range(pivot + 1, size):
+            factor = equations[row, pivot] / equations[pivot, pivot]
+            if factor != 0.0:
+                found[row] -= factor * found[pivot]
+                for column in range(pivot + 1, size):
+                    equations[row, column] -= factor * equations[pivot, column]
+    for row in range(size - 1, -1, -1):
+        for column in range(row + 1, size):
+            found[row] -= equations[row, column] * found[column]
+        found[row] /= equations[row, row]
+    return found
 
 
 @compiled(makes_arrays=True)
@@ -556,17 +590,17 @@ def _equations(moves: FloatArray, descent: FloatArray) -> FloatArray:
 
 @compiled(makes_arrays=True)
 def _chain(
-    walk: _Walk,
-    bottom: FloatArray,
+    distribution: FloatArray,
+    prompt: ComplexArray,
     cell: float,
     durations: FloatArray,
     full_s: float,
     idle: float,
     prompts_first: bool,
+    added: tuple[float, float, float],
 ) -> StepChain:
-    """The chain from the part of its distribution below the chunk; other arguments as in `Backlog` and `Regime`."""
+    """The chain from its distribution; other arguments as in `Backlog` and `Regime`, `added` as of `_prompt_s`."""
     below, above, tokens, left = durations.size, 0.0, 0.0, 0.0
-    distribution = _distribution(walk, bottom)
     for place in range(distribution.size):
         tokens += distribution[place] * place
         if place >= below:
@@ -595,26 +629,38 @@ def _chain(
         grown_s += probabilities[place] * place * cell * slope_s
     left *= cell / max(above, LEAST_MASS)
     slope_s = grown_s / max(served, TINY)
-    return StepChain(distribution, walk.prompt, probabilities, mean_s, variance, tokens * cell, left, slope_s)
+    prompt_s = _prompt_s(seconds, probabilities, mean_s, 0.0 if prompts_first else seconds[0], added)
+    return StepChain(distribution, prompt, probabilities, mean_s, variance, tokens * cell, left, slope_s, prompt_s)
 
 
-@compiled(makes_arrays=True)
-def _distribution(walk: _Walk, bottom: FloatArray) -> FloatArray:
-    """The whole distribution from its part below the chunk, shape (size,)."""
-    below, size = walk.moves.shape
-    moved, mean_moved = np.zeros(size), 0.0
-    for row in range(below):
-        mean_moved += bottom[row] * walk.mean_moves[row]
-        for place in range(size):
-            moved[place] += bottom[row] * walk.moves[row, place]
-    above = np.fft.rfft(moved)
-    above[0] = mean_moved / walk.drift
-    for k in range(1, above.size):
-        above[k] /= walk.remaining[k]
-    distribution, total = np.fft.irfft(above, size), 0.0
-    for place in range(size):
-        distribution[place] = max(bottom[place] if place < below else distribution[place], 0.0)
-        total += distribution[place]
-    for place in range(size):
-        distribution[place] /= total
-    return distribution
+@compiled
+def _prompt_s(
+    seconds: FloatArray, chances: FloatArray, mean_s: float, base_s: float, added: tuple[float, float, float]
+) -> float:
+    """Time [s] that one prompt more adds: to a step that it has to itself, or to one with others.
+
+    It has one to itself if nobody came with it, or in the step before, and that left nothing (a Poisson arrival sees
+    what is there without it).
+
+    Args:
+        seconds: of steps that start at each point below the chunk, and of a full one, shape (m + 1,).
+        chances: of these.
+        mean_s: of a step.
+        base_s: of a step without prompts.
+        added: batches [1/s], mean cells of a prompt, and mean prompts of a batch.
+    """
+    below, alone, shared, longer_s, alone_s = seconds.size - 1, 0.0, 0.0, 0.0, 0.0
+    for place in range(below + 1):
+        end = place + max(added[1], 1.0)
+        low = min(int(end), below)
+        rise_s = seconds[low + 1] - seconds[low] if low < below else (seconds[below] - base_s) / below
+        more_s = seconds[low] + (end - low) * rise_s - seconds[place]
+        if place < below:
+            alone += chances[place] * seconds[place] * math.exp(-added[0] * seconds[place]) / mean_s
+        if place == 0:
+            alone_s = more_s + seconds[0] - base_s
+        else:
+            shared += chances[place]
+            longer_s += chances[place] * more_s
+    alone /= added[2]
+    return alone * alone_s + (1.0 - alone) * longer_s / max(shared, TINY)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.core import FloatArray, compiled
+from planner.core import FloatArray, IntArray, compiled
 from planner.workload import LatencyDistribution, tail_edges
 
 BINS = 512
@@ -30,8 +30,8 @@ class Sample(NamedTuple):
     Attributes:
         values: > 0, shape (rows, n).
         weights: >= 0, shape (rows, n).
-        later: additions to each of the values, shape (n, additions).
-        chances: of these, shape (n, additions).
+        later: additions to the values, a row for each n / m neighbours, shape (m, additions).
+        chances: of these, shape (m, additions).
     """
 
     values: FloatArray
@@ -55,10 +55,9 @@ def slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray, *, r
     >>> slice_means(np.array([3.0, 1.0, 2.0, 4.0]), np.ones(4), np.array([0.0, 0.5, 1.0])).tolist()
     [1.5, 3.5]
     """
-    rows = values.reshape(-1, values.shape[-1])
-    order = np.argsort(rows, axis=1, kind="stable" if runs else None)
-    mass = np.broadcast_to(_rows(weights, values.shape), rows.shape)
-    means = slice_means_in_rows(np.take_along_axis(rows, order, axis=1), np.take_along_axis(mass, order, axis=1), edges)
+    rows = np.ascontiguousarray(values).reshape(-1, values.shape[-1])
+    order = rows.argsort(axis=1, kind="stable" if runs else None)
+    means = _slice_means_in_order(rows, _rows(weights, values.shape), order, edges)
     return means.reshape(*values.shape[:-1], edges.size - 1)
 
 
@@ -89,9 +88,11 @@ def binned_slice_means(samples: Sequence[Sample], edges: FloatArray) -> FloatArr
     Returns:
         Shape (rows, slices), in the unit of the values.
     """
-    low = min(float((one.values.min(axis=0)[:, None] + one.later).min()) for one in samples)
-    high = max(float((one.values.max(axis=0)[:, None] + one.later).max()) for one in samples)
-    rows = samples[0].values.shape[0]
+    rows, low, high = samples[0].values.shape[0], math.inf, 0.0
+    for sample in samples:
+        alike = sample.values.reshape(rows, sample.later.shape[0], -1)
+        low = min(low, float((alike.min(axis=(0, 2))[:, None] + sample.later).min()))
+        high = max(high, float((alike.max(axis=(0, 2))[:, None] + sample.later).max()))
     if not high > low * (1.0 + 1e-9):
         return np.full((rows, edges.size - 1), low)
     lower = np.exp(np.log(low) + (np.arange(BINS + 1.0) - 0.5) * (math.log(high / low) / (BINS - 1)))
@@ -125,7 +126,7 @@ def _add_to_bins(
         high: largest value.
         bins: that are added to.
     """
-    rows, size, additions = values.shape[0], values.shape[1], later.shape[1]
+    rows, size, (parts, additions) = values.shape[0], values.shape[1], later.shape
     ends = np.array([lower[0], high]).view(np.int64)
     dropped = 0
     while (ends[1] >> dropped) - (ends[0] >> dropped) >= LEADING_BITS:
@@ -136,15 +137,15 @@ def _add_to_bins(
         while at < BINS - 1 and bits[at + 1] >> dropped < (ends[0] >> dropped) + place:
             at += 1
         first[place] = at
-    value = np.empty(size * additions)
+    value, alike = np.empty(size * additions), size // parts
     leading = value.view(np.int64)
     for row in range(rows):
         for place in range(size):
             for more in range(additions):
-                value[place * additions + more] = values[row, place] + later[place, more]
+                value[place * additions + more] = values[row, place] + later[place // alike, more]
         for place in range(size):
             for which in range(place * additions, (place + 1) * additions):
-                weight = weights[row, place] * chances[place, which - place * additions]
+                weight = weights[row, place] * chances[place // alike, which - place * additions]
                 at = first[(leading[which] >> dropped) - (ends[0] >> dropped)]
                 while value[which] >= lower[at + 1]:
                     at += 1
@@ -194,6 +195,17 @@ def slice_means_in_rows(values: FloatArray, weights: FloatArray, edges: FloatArr
         means[row, at] = moment / ((edges[at + 1] - edges[at]) * total)
         means[row, at + 1 :] = value[size - 1]
     return means
+
+
+@compiled(makes_arrays=True)
+def _slice_means_in_order(values: FloatArray, weights: FloatArray, order: IntArray, edges: FloatArray) -> FloatArray:
+    """The same of values that rise in this order, shape (rows, n)."""
+    rising, mass = np.empty(values.shape), np.empty(values.shape)
+    for row in range(values.shape[0]):
+        weight = weights[min(row, weights.shape[0] - 1)]
+        for place in range(values.shape[1]):
+            rising[row, place], mass[row, place] = values[row, order[row, place]], weight[order[row, place]]
+    return slice_means_in_rows(rising, mass, edges)
 
 
 def sum_of_independent(*terms: LatencyDistribution) -> LatencyDistribution:

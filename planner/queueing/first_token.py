@@ -106,8 +106,7 @@ def first_token_times(server: BatchServer, backlog: Backlog, lengths: CondensedL
     nobody, prompts = _prompts_behind(view, np.outer(1.0 - BEFORE, found.duration_s)[:, :, None] + until_s)
     others = ahead, mass, lengths.groups, nobody, prompts, _tokens_behind(lengths)
     times, weights = _served(found.weight, table_tokens, table_s, *others)
-    rests = _rests(found)
-    return Sample(times, weights, *(np.repeat(each, times.shape[1] // each.shape[0], axis=0) for each in rests))
+    return Sample(times, weights, *_rests(found))
 
 
 class Situations(NamedTuple):
@@ -144,78 +143,157 @@ def _found(server: BatchServer, backlog: Backlog, view: ArrivalView) -> Situatio
     windows = view.rate_per_s * (backlog.mean_rest_s + np.array([0.0, backlog.mean_step_s]))
     lacking = excess_arrivals(windows, min(view.scv, 1.0))
     kept = min(max(1.0 + float(lacking[1] - lacking[0]) / (view.rate_per_s * backlog.mean_step_s), 0.0), 1.0)
-    return _prepared(plain, backlog, *_next_backlogs(backlog, kept))
+    arrivals = backlog.arrivals.prompts_per_batch, rate_per_s
+    return _prepared(plain, backlog.chain.prompt, *arrivals, backlog.duration_s, full_s, idle, kept)
 
 
 def _rests(found: Situations) -> tuple[FloatArray, FloatArray]:
     """What is left of the step in progress, and that behind it [s], and chances, by instant and situation."""
-    rest, half = np.repeat(REST[:, None], found.weight.size, axis=1), found.chances[:, :1] / 2.0
-    shares = np.concatenate([rest, *[rest.mean(axis=2, keepdims=True)] * (found.later_s.shape[1] - 1)], axis=2)
-    later_s = np.hstack([found.later_s[:, :1], found.later_s])
-    chances = np.hstack([half, half, found.chances[:, 1:]])
-    return (shares * found.duration_s[:, None] + later_s).reshape(-1, later_s.shape[1]), np.tile(chances, (2, 1))
+    instants, situations, slices = REST.shape[0], *found.later_s.shape
+    later_s, chances = np.empty((2, instants, situations, slices + 1))
+    rest = REST[:, None, :] * found.duration_s[:, None]
+    later_s[:, :, :2] = rest + found.later_s[:, :1]
+    later_s[:, :, 2:] = rest.mean(axis=2, keepdims=True) + found.later_s[:, 1:]
+    chances[:, :, :2], chances[:, :, 2:] = found.chances[:, :1] / 2.0, found.chances[:, 1:]
+    return later_s.reshape(-1, slices + 1), chances.reshape(-1, slices + 1)
 
 
-def _next_backlogs(backlog: Backlog, kept: float) -> tuple[FloatArray, FloatArray]:
-    """Distributions of the backlog behind a step that is not full and behind a full one, each of shape (size,).
-
-    It is what the step leaves and what came in the step before, since prepared steps let those wait who come in a
-    step: q'' = max(q' - c, 0) + A(tau(min(q, c))). The step before a full one is full as often as the one behind it.
-
-    Args:
-        backlog: at the start of a step.
-        kept: share of the prompts behind a step that is not full that an arrival meets.
-    """
-    now, below, b = backlog.distribution, backlog.below, backlog.arrivals.prompts_per_batch
-    batch, full = backlog.chain.prompt / (b - (b - 1.0) * backlog.chain.prompt), float(now[below:].sum())
-    left = np.fft.rfft(_left_over(now, below))
-    came = poisson_sum_transform(np.array([backlog.arrivals.rate_per_s * backlog.full_s]), batch)[0]
-    came_full, behind_full = (np.maximum(np.fft.irfft(each, now.size), 0.0) for each in (came, left * came))
-    came_else = np.maximum(now - full * behind_full, 0.0)
-    came_else /= max(float(came_else.sum()), TINY)
-    behind_else = np.maximum(np.fft.irfft(left * np.fft.rfft(came_else), now.size), 0.0)
-    full_again, full_anew = (float(each[below:].sum()) for each in (behind_full, behind_else))
-    again = min(full_anew / max(1.0 - full_again + full_anew, TINY), 1.0)
-    was_full = min(full * (1.0 - again) / max(1.0 - full, TINY), 1.0)
-    after = kept * (was_full * came_full + (1.0 - was_full) * came_else)
-    after[0] += 1.0 - kept
-    return after, again * behind_full + (1.0 - again) * behind_else
-
-
-def _prepared(plain: Situations, backlog: Backlog, *after: FloatArray) -> Situations:
+@compiled(makes_arrays=True)
+def _prepared(
+    plain: Situations,
+    prompt: ComplexArray,
+    prompts_per_batch: float,
+    rate_per_s: float,
+    durations_s: FloatArray,
+    full_s: float,
+    idle: float,
+    kept: float,
+) -> Situations:
     """Situations with the step behind the one in progress, told apart by whether it is full: the last with one that is.
 
     An idle server has none, and one whose last decode ends has none where no prompt waits.
 
     Args:
         plain: without it.
-        backlog: at the start of a step.
-        after: `_next_backlogs`.
+        prompt: transform of one prompt.
+        prompts_per_batch: as in `TokenArrivals`.
+        rate_per_s: of batches.
+        durations_s: as in `Backlog`.
+        full_s: likewise.
+        idle: as in `Regime`.
+        kept: share of the prompts behind a step that is not full that an arrival meets.
     """
-    below, durations_s, full_s, idle = backlog.below, backlog.duration_s, backlog.full_s, float(backlog.regime.idle)
-    each = np.stack(after)
-    up, some = each[:, below:].sum(axis=1), each[:, 1:below]
-    shares = np.hstack([each[:, :1], np.outer(some.sum(axis=1), np.diff(LATER_EDGES))])
-    shares /= np.maximum(shares.sum(axis=1, keepdims=True), TINY)
-    times_s = np.full((2, LATER_EDGES.size), durations_s[0])
+    slices = LATER_EDGES.size
+    each = _next_backlogs(plain.backlog, durations_s.size, prompt, prompts_per_batch, rate_per_s * full_s, kept)
+    up, shares, times_s = _later_steps(each, durations_s)
+    rows, last = plain.weight.size, 0.0
+    if plain.leaves:
+        rows, last = rows - 1, plain.weight[-1]
+    weight, duration_s = np.zeros(rows + 2), np.zeros(rows + 2)
+    later_s, chances = np.zeros((rows + 2, slices)), np.zeros((rows + 2, slices))
+    gone, gone_s, likely = 0.0, 0.0, 0.0
+    for place in range(plain.weight.size):
+        likely += SMALLEST_WEIGHT * plain.weight[place]
+    stays = 1.0 - min(idle / max((1.0 - idle) * shares[0, 0], TINY), 1.0)
+    for place in range(rows):
+        weight[place], duration_s[place] = plain.weight[place], plain.duration_s[place]
+        goes = weight[place] * up[0] if duration_s[place] > 0.0 else 0.0
+        gone, gone_s = gone + goes, gone_s + goes * duration_s[place]
+        for one in range(slices):
+            later_s[place, one] = times_s[0, one] if duration_s[place] > 0.0 else 0.0
+            chances[place, one] = shares[0, one]
+        later_s[place, 0] *= stays if duration_s[place] == durations_s[0] else 1.0
+    to_full = gone + last * up[1]
+    if not to_full > likely:
+        return Situations(weight[:rows], duration_s[:rows], later_s[:rows], chances[:rows], plain.backlog, False)
+    for place in range(rows):
+        weight[place] -= weight[place] * up[0] if duration_s[place] > 0.0 else 0.0
+    weight[rows], weight[rows + 1] = last * (1.0 - up[1]), to_full
+    duration_s[rows], duration_s[rows + 1] = full_s, (gone_s + last * up[1] * full_s) / to_full
+    behind, share = np.empty(plain.backlog.size), gone / max(up[0], TINY)
+    for one in range(slices):
+        later_s[rows, one], later_s[rows + 1, one] = times_s[1, one], full_s
+        chances[rows, one], chances[rows + 1, one] = shares[1, one], shares[1, one]
+    for cell in range(behind.size):
+        behind[cell] = share * each[0, cell] + last * each[1, cell]
+    return Situations(weight, duration_s, later_s, chances, behind, True)
+
+
+@compiled(makes_arrays=True)
+def _later_steps(each: FloatArray, durations_s: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Steps behind two others, from the backlogs there: chances that they are full, shape (2,), and their slices.
+
+    Shares and durations [s] of the slices LATER_EDGES of steps that are not full, shape (2, slices); first one without
+    prompts.
+    """
+    below, slices = durations_s.size, LATER_EDGES.size
+    up, shares, times_s = np.zeros(2), np.zeros((2, slices)), np.full((2, slices), durations_s[0])
+    for kind in range(2):
+        some = 0.0
+        for cell in range(1, below):
+            some += each[kind, cell]
+        for cell in range(below, each.shape[1]):
+            up[kind] += each[kind, cell]
+        total = max(each[kind, 0] + some, TINY)
+        shares[kind, 0] = each[kind, 0] / total
+        for place in range(1, slices):
+            shares[kind, place] = some * (LATER_EDGES[place] - LATER_EDGES[place - 1]) / total
     if below > 1:
-        times_s[:, 1:] = sorted_slice_means(durations_s[1:], np.maximum(some, TINY), LATER_EDGES)
-    rows, last = (plain.weight.size - 1, plain.weight[-1]) if plain.leaves else (plain.weight.size, 0.0)
-    weight, duration_s = plain.weight[:rows], plain.duration_s[:rows]
-    later_s, chances = np.outer(duration_s > 0.0, times_s[0]), np.tile(shares[0], (rows, 1))
-    later_s[duration_s == durations_s[0], 0] *= 1.0 - min(idle / max((1.0 - idle) * shares[0, 0], TINY), 1.0)
-    goes = weight * up[0] * (duration_s > 0.0)
-    to_full = float(goes.sum()) + last * up[1]
-    if not to_full > SMALLEST_WEIGHT * plain.weight.sum():
-        return Situations(weight, duration_s, later_s, chances, backlog.distribution, False)
-    mean_s = (float(goes @ duration_s) + last * up[1] * full_s) / to_full
-    weight, duration_s = (
-        np.array([*(weight - goes), last * (1.0 - up[1]), to_full]),
-        np.array([*duration_s, full_s, mean_s]),
-    )
-    later_s = np.vstack([later_s, times_s[1], np.full(LATER_EDGES.size, full_s)])
-    behind = goes.sum() / max(up[0], TINY) * each[0] + last * each[1]
-    return Situations(weight, duration_s, later_s, np.vstack([chances, shares[1], shares[1]]), behind, True)
+        mass = np.maximum(each[:, 1:below], TINY)
+        times_s[:, 1:] = slice_means_in_rows(durations_s[1:].copy().reshape(1, below - 1), mass, LATER_EDGES)
+    return up, shares, times_s
+
+
+@compiled(makes_arrays=True)
+def _next_backlogs(
+    now: FloatArray, below: int, prompt: ComplexArray, prompts_per_batch: float, batches: float, kept: float
+) -> FloatArray:
+    """Distributions of the backlog behind a step that is not full and behind a full one, shape (2, size).
+
+    It is what the step leaves and what came in the step before, since prepared steps let those wait who come in a
+    step: q'' = max(q' - c, 0) + A(tau(min(q, c))). The step before a full one is full as often as the one behind it.
+
+    Args:
+        now: distribution of the backlog at the start of a step, shape (size,).
+        below: cells of a chunk.
+        prompt: as of `_prepared`, like the others.
+        prompts_per_batch: likewise.
+        batches: that come in a full step on average.
+        kept: likewise.
+    """
+    full, full_again, full_anew, total = 0.0, 0.0, 0.0, 0.0
+    for cell in range(below, now.size):
+        full += now[cell]
+    transform = np.empty(prompt.size, dtype=np.complex128)
+    for k in range(prompt.size):
+        transform[k] = batch_transform(prompt[k], prompts_per_batch)
+    came, left = poisson_sum_transform(np.full(1, batches), transform)[0], np.fft.rfft(_left_over(now, below))
+    for k in range(prompt.size):
+        transform[k] = left[k] * came[k]
+    came_full, behind_full = np.fft.irfft(came, now.size), np.fft.irfft(transform, now.size)
+    came_else = np.empty(now.size)
+    for cell in range(now.size):
+        came_full[cell], behind_full[cell] = max(came_full[cell], 0.0), max(behind_full[cell], 0.0)
+        came_else[cell] = max(now[cell] - full * behind_full[cell], 0.0)
+        total += came_else[cell]
+    for cell in range(now.size):
+        came_else[cell] /= max(total, TINY)
+    transform = np.fft.rfft(came_else)
+    for k in range(prompt.size):
+        transform[k] *= left[k]
+    behind_else = np.fft.irfft(transform, now.size)
+    for cell in range(now.size):
+        behind_else[cell] = max(behind_else[cell], 0.0)
+        full_again += behind_full[cell] if cell >= below else 0.0
+        full_anew += behind_else[cell] if cell >= below else 0.0
+    again = min(full_anew / max(1.0 - full_again + full_anew, TINY), 1.0)
+    was_full = min(full * (1.0 - again) / max(1.0 - full, TINY), 1.0)
+    after = np.empty((2, now.size))
+    for cell in range(now.size):
+        after[0, cell] = kept * (was_full * came_full[cell] + (1.0 - was_full) * came_else[cell])
+        after[1, cell] = again * behind_full[cell] + (1.0 - again) * behind_else[cell]
+    after[0, 0] += 1.0 - kept
+    return after
 
 
 @lru_cache(maxsize=64)

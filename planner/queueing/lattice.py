@@ -161,19 +161,35 @@ def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> Float
 
 @compiled
 def _saddle_point(jump: FloatArray, rate: float, down: int) -> float:
-    """Tilt t >= 0 that makes exp(-t down) E[exp(t A)] smallest, from a geometric list; 0 when none is below 1."""
-    longest = max(float(jump.size - 1), 1.0)
-    best, least = 0.0, 0.0
-    for place in range(TILTS):
-        tilt = SMALLEST_TILT * (LARGEST_GROWTH / longest / SMALLEST_TILT) ** (place / (TILTS - 1))
-        growth = 0.0
-        for cell in range(jump.size):
-            if jump[cell] > 0.0:
-                growth += jump[cell] * math.exp(tilt * cell)
-        exponent = rate * (growth - 1.0) - tilt * down
-        if exponent < least:
-            best, least = tilt, exponent
-    return best
+    """Tilt t >= 0 that makes exp(-t down) E[exp(t A)] smallest, from a geometric list; 0 when none is below 1.
+
+    The logarithm is convex in t, so that the smallest is found by halving.
+    """
+    low, high = 0, TILTS - 1
+    while low < high:
+        middle = (low + high) // 2
+        if _log_growth(jump, rate, down, _tilt(jump, middle)) <= _log_growth(jump, rate, down, _tilt(jump, middle + 1)):
+            high = middle
+        else:
+            low = middle + 1
+    tilt = _tilt(jump, low)
+    return tilt if _log_growth(jump, rate, down, tilt) < 0.0 else 0.0
+
+
+@compiled
+def _tilt(jump: FloatArray, place: int) -> float:
+    """Tilts of that list."""
+    return SMALLEST_TILT * (LARGEST_GROWTH / max(jump.size - 1.0, 1.0) / SMALLEST_TILT) ** (place / (TILTS - 1.0))
+
+
+@compiled
+def _log_growth(jump: FloatArray, rate: float, down: int, tilt: float) -> float:
+    """Logarithm of exp(-t down) E[exp(t A)]."""
+    growth = 0.0
+    for cell in range(jump.size):
+        if jump[cell] > 0.0:
+            growth += jump[cell] * math.exp(tilt * cell)
+    return rate * (growth - 1.0) - tilt * down
 
 
 def geometric(low: float, high: float, count: int) -> FloatArray:

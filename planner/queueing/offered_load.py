@@ -184,7 +184,7 @@ class OfferedLoad:
         A lower bound: step times are convex in the prompt tokens.
         """
         most, longest_s = self.scales.most, self.scales.free.step_s
-        shortest_s = min(float(step_durations_s(self.server, 0.0, 1.0)), longest_s)
+        shortest_s = min(step_duration_s(self.server, 0.0, 1.0), longest_s)
         times_s = geometric(shortest_s, longest_s, FLUID_POINTS)
         running = np.minimum(self.gap_rate_per_s * times_s, most)
         tokens = np.minimum(self.token_rate_per_s * times_s, self.max_batched_tokens - running)

@@ -113,14 +113,16 @@ def step_durations_s(server: BatchServer, running: ArrayLike, prompt_tokens: Arr
     n, p = np.asarray(running, dtype=np.float64), np.asarray(prompt_tokens, dtype=np.float64)
     if n.shape != p.shape:  # np.broadcast_arrays takes as long as the step times of a short array
         n, p = n + np.zeros(p.shape), p + np.zeros(n.shape)
+    if n.ndim != 1:
+        return step_durations_s(server, n.ravel(), p.ravel()).reshape(n.shape)
     durations = np.asarray(server.step_s(n, p), dtype=np.float64)
-    any_below_one, are_usable = _checked(n.ravel(), p.ravel(), durations.ravel())
+    any_below_one, are_usable = _checked(n, p, durations)
     if any_below_one:
         few = (n > 0.0) & (n < 1.0) & (p > 0.0)
         room = np.maximum(server.max_batched_tokens - np.arange(2.0), 1.0)
         none_s, one_s = (np.asarray(server.step_s(m + 0.0 * n, np.minimum(p, room[m]))) for m in (0, 1))
         durations = np.where(few, (1.0 - n) * none_s + n * one_s, durations)
-        are_usable = _checked(n.ravel(), p.ravel(), durations.ravel())[1]
+        are_usable = _checked(n, p, durations)[1]
     if not are_usable:
         bad = ~(np.isfinite(durations) & (durations > 0.0))
         where = f"{float(n[bad].flat[0]):g} running, {float(p[bad].flat[0]):g} prompt tokens"
@@ -150,7 +152,7 @@ def step_duration_s(server: BatchServer, running: float, prompt_tokens: float) -
 
     Raises InputError as `step_durations_s`.
     """
-    return float(step_durations_s(server, running, prompt_tokens))
+    return float(step_durations_s(server, np.array([running]), np.array([prompt_tokens]))[0])
 
 
 def spread_by_contexts(

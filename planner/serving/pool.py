@@ -316,7 +316,7 @@ class PoolStepTime:
     def _kernels_s(self, running: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
         if self.separate_phases:
             return self._one_after_the_other_s(running, prompt_tokens)
-        if np.shape(running) != np.shape(prompt_tokens):
+        if running.shape != prompt_tokens.shape:
             running, prompt_tokens = np.broadcast_arrays(running, prompt_tokens)
         return self._mixed_s(running, prompt_tokens)
 

@@ -33,6 +33,7 @@ from planner.queueing import (
     rescaled_wait,
     round_robin_wait_distribution,
     shortest_queue_wait_distribution,
+    step_duration_s,
     two_choices_wait_distribution,
 )
 from planner.serving.full_memory import full_memory
@@ -213,7 +214,7 @@ def prompts_share(model: PoolModel, lengths: TokenLengths, rate_per_s: float, ru
         A share, above 1 where prompts alone overload the pool [-].
     """
     chunk = max(model.server.max_batched_tokens - running, 1.0)
-    step_s = float(model.server.step_s(np.array(running), np.array(chunk)))
+    step_s = float(model.server.step_s(np.array([running]), np.array([chunk]))[0])
     return rate_per_s / model.pool.replicas * lengths.mean_input * step_s / chunk
 
 
@@ -246,7 +247,7 @@ def as_served(queue: QueueLatency, model: PoolModel) -> QueueLatency:
     if pool.role is not Role.DECODE:
         late_s += config.costs.request_s
 
-    alone_s = 0.0 if pool.role is Role.DECODE else float(model.server.step_s(np.zeros(()), np.ones(())))
+    alone_s = 0.0 if pool.role is Role.DECODE else step_duration_s(model.server, 0.0, 1.0)
 
     def later(times_s: FloatArray) -> FloatArray:
         return np.maximum(times_s + late_s, alone_s)

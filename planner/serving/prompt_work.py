@@ -84,7 +84,7 @@ def _work_lengths(
     table = np.geomspace(shortest, longest, LENGTHS_TABULATED if longest > shortest else 1).clip(shortest, longest)
     pasts = np.unique(np.linspace(min(past), max(past), PASTS_TABULATED))
     running, chunk = _beside_full_step(model, lengths, rate_per_s)
-    full_s = float(model.server.step_s(np.array(running), np.array(chunk)))
+    full_s = float(model.server.step_s(np.array([running]), np.array([chunk]))[0])
     inputs = np.zeros(lengths.inputs.size)
     for before, hat in zip(pasts.tolist(), np.eye(pasts.size), strict=True):
         own_s = np.array(own_attention_s(step_times, tuple(table.tolist()), (before,) * table.size, chunk))
@@ -107,7 +107,7 @@ def _beside_full_step(model: PoolModel, lengths: TokenLengths, rate_per_s: float
         return running, budget - running
     running = 0.0
     for _ in range(SATURATION_ROUNDS):
-        step_s = float(server.step_s(np.array(running), np.array(budget - running)))
+        step_s = float(server.step_s(np.array([running]), np.array([budget - running]))[0])
         running = min(largest * gaps * step_s, model.max_running, budget - 1.0)
     return running, budget - running
 
