@@ -13,7 +13,6 @@ and the model's own drafts. Where the stages are alike that is what a micro-batc
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -156,10 +155,11 @@ class StepTimer:
 
     def _own_s(self, steps: StepShape, prompts_s: Number, drafts_s: Number) -> FloatArray:
         """Of this stage, of which prompts' attention, shape (2, ...steps) [s]; drafts come with decodes only."""
-        fields = [getattr(steps, field.name) for field in dataclasses.fields(steps)]
-        contents = np.broadcast_arrays(*fields, prompts_s, np.asarray(drafts_s) * (steps.decodes > 0.0))
-        flat = np.stack(contents).reshape(len(contents), -1)
-        return times_of_steps(self._tables, flat).reshape(2, *contents[0].shape)
+        fields = steps.decodes, steps.decode_context, steps.chunk_tokens, steps.chunk_pairs, steps.chunk_context
+        contents = np.empty((8, *np.shape(steps.decodes)))
+        for place, content in enumerate((*fields, steps.chunks, prompts_s, drafts_s * (steps.decodes > 0.0))):
+            contents[place] = content
+        return times_of_steps(self._tables, contents.reshape(8, -1)).reshape(2, *contents.shape[1:])
 
     def step_s(
         self,
@@ -311,7 +311,7 @@ def _slower_of(
 
 def _arrays(shape: StepShape) -> StepShape:
     """The same steps with all fields as arrays of one shape."""
-    fields = np.broadcast_arrays(
+    given = (
         shape.decodes,
         shape.decode_context,
         shape.chunk_tokens,
@@ -319,7 +319,8 @@ def _arrays(shape: StepShape) -> StepShape:
         shape.chunk_context,
         shape.chunks,
     )
-    return StepShape(*(np.asarray(field, dtype=np.float64) for field in fields))
+    fields = [np.asarray(field, dtype=np.float64) for field in given]
+    return StepShape(*(fields if len({field.shape for field in fields}) == 1 else np.broadcast_arrays(*fields)))
 
 
 def _without_chunks(shape: StepShape) -> StepShape:

@@ -75,36 +75,45 @@ class MetPrompts:
         Returns:
             Slice means [-] of mean 0 and variance 1, shape (G, slices); 0 where nothing varies.
         """
-        jumps_s, rates, most_s = _jumps(self.per_step, self.steps, self.added_s, self.full_s, gaps)
-        chances = np.maximum(_compound_poisson(jumps_s, rates, most_s, std_s), 0.0)
+        prompts = self.per_step, self.steps, self.added_s, self.full_s
+        chances = np.maximum(_compound_poisson(*prompts, gaps, std_s), 0.0)
         cells, mass = np.arange(SUM_CELLS, dtype=np.float64)[None, :], np.diff(edges)
         means = slice_means_in_rows(cells, chances, edges)
         centred = means - (means @ mass)[:, None]
         return np.asarray(centred / np.sqrt(np.maximum(centred**2 @ mass, TINY))[:, None])
 
 
-def _jumps(
-    per_step: FloatArray, steps: FloatArray, added_s: FloatArray, full_s: float, gaps: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+@compiled(makes_arrays=True)
+def _jumps(per_step: FloatArray, steps: FloatArray, added_s: FloatArray, full_s: float, gaps: float) -> FloatArray:
     """Time one prompt adds to k steps [s], the number of prompts that do, and the most that a cluster adds [s].
 
-    Arguments as in `MetPrompts`; all of shape (G, Q times parts).
+    Arguments as in `MetPrompts`; shape (3, parts times Q).
     """
-    shared = np.minimum(steps, gaps[:, None])
-    whole, part = per_step * (abs(steps - gaps[:, None]) + 1.0), per_step * 2.0 * np.maximum(shared - 1.0, 0.0)
-    jumps_s = [shared * added_s, *(np.maximum(shared * middle, 1.0) * added_s for middle in PART_MIDDLES)]
-    rates = [whole, *[part / PART_MIDDLES.size] * PART_MIDDLES.size]
-    most_s = np.tile(gaps[:, None] * np.maximum(full_s, added_s), len(rates))
-    return np.concatenate(jumps_s, axis=1), np.concatenate(rates, axis=1), most_s
+    groups, parts = steps.size, PART_MIDDLES.size
+    jumps = np.empty((3, (1 + parts) * groups))
+    for group in range(groups):
+        shared = min(steps[group], gaps)
+        jumps[0, group] = shared * added_s[group]
+        jumps[1, group] = per_step[group] * (abs(steps[group] - gaps) + 1.0)
+        for part in range(parts):
+            kind = (1 + part) * groups + group
+            jumps[0, kind] = max(shared * PART_MIDDLES[part], 1.0) * added_s[group]
+            jumps[1, kind] = per_step[group] * 2.0 * max(shared - 1.0, 0.0) / parts
+        for kind in range(group, jumps.shape[1], groups):
+            jumps[2, kind] = gaps * max(full_s, added_s[group])
+    return jumps
 
 
 @compiled(makes_arrays=True)
-def _compound_poisson(jumps_s: FloatArray, rates: FloatArray, most_s: FloatArray, std_s: FloatArray) -> FloatArray:
+def _compound_poisson(
+    per_step: FloatArray, steps: FloatArray, added_s: FloatArray, full_s: float, gaps: FloatArray, std_s: FloatArray
+) -> FloatArray:
     """Chances of sums of clusters of jumps on a lattice, row by row, shape (G, SUM_CELLS)."""
-    rows = jumps_s.shape[0]
+    rows = gaps.size
     levy, total = np.zeros((rows, SUM_CELLS)), np.empty(rows)
     for row in range(rows):
-        total[row] = _add_clusters(levy[row], jumps_s[row], rates[row], most_s[row], std_s[row])
+        jumps = _jumps(per_step, steps, added_s, full_s, gaps[row])
+        total[row] = _add_clusters(levy[row], jumps[0], jumps[1], jumps[2], std_s[row])
     transform = np.fft.rfft(levy)
     for row in range(rows):
         for k in range(transform.shape[1]):

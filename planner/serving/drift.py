@@ -575,20 +575,31 @@ def _cut(groups: FloatArray | IntArray, values: FloatArray, weights: FloatArray,
         Numbers of the slices, rising with the group and the value, shape (steps,).
     """
     order = np.lexsort((np.round(values, 12), groups))
-    ranked, of_group, weight = values[order], groups[order], weights[order]
-    firsts = np.flatnonzero(np.diff(of_group, prepend=of_group[0] - 1))
-    sizes = np.diff(np.append(firsts, order.size))
-    through = np.cumsum(weight)
-    before, total = through[firsts] - weight[firsts], np.add.reduceat(weight, firsts)
-    below = (through - weight / 2.0 - np.repeat(before, sizes)) / np.repeat(total, sizes)
-    new = np.append(True, (np.diff(of_group) > 0) | (ranked[1:] > ranked[:-1] * (1.0 + 1e-9)))
-    run_starts = np.maximum.accumulate(np.where(new, np.arange(order.size), 0))
-    slices = np.searchsorted(edges[1:-1], np.round(below, 12), side="right")[run_starts]
-    is_few = np.repeat(np.add.reduceat(new, firsts, dtype=np.int64) < edges.size, sizes)
-    slices = np.where(is_few, np.cumsum(new), slices)
-    changes = np.append(False, (np.diff(of_group) > 0) | (np.diff(slices) != 0))
     numbers = np.empty(order.size, dtype=np.int64)
-    numbers[order] = np.cumsum(changes)
+    numbers[order] = _cut_in_order(groups[order].astype(np.float64), values[order], weights[order], edges)
+    return numbers
+
+
+@compiled(makes_arrays=True)
+def _cut_in_order(groups: FloatArray, values: FloatArray, weights: FloatArray, edges: FloatArray) -> IntArray:
+    """`_cut` of steps that are in this order."""
+    numbers, number, first = np.empty(groups.size, dtype=np.int64), -1, 0
+    while first < groups.size:
+        total, kinds, beyond = 0.0, 0, first
+        while beyond < groups.size and groups[beyond] == groups[first]:
+            total += weights[beyond]
+            kinds += 1 if beyond == first or values[beyond] > values[beyond - 1] * (1.0 + 1e-9) else 0
+            beyond += 1
+        passed, at = 0.0, 0
+        for step in range(first, beyond):
+            if step == first or values[step] > values[step - 1] * (1.0 + 1e-9):
+                before, below = at, (passed + weights[step] / 2.0) / total
+                while at < edges.size - 2 and edges[at + 1] <= below + 5e-13:
+                    at += 1
+                number += 1 if step == first or kinds < edges.size or at > before else 0
+            passed += weights[step]
+            numbers[step] = number
+        first = beyond
     return numbers
 
 

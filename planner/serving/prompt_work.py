@@ -82,7 +82,8 @@ def _work_lengths(
     model = step_times.value
     shortest, longest = float(lengths.inputs.min()), float(lengths.inputs.max())
     table = np.geomspace(shortest, longest, LENGTHS_TABULATED if longest > shortest else 1).clip(shortest, longest)
-    pasts = np.unique(np.linspace(min(past), max(past), PASTS_TABULATED))
+    least, most = min(past), max(past)
+    pasts = np.unique(np.linspace(least, most, PASTS_TABULATED)) if most > least else np.array([least])
     running, chunk = _beside_full_step(model, lengths, rate_per_s)
     full_s = float(model.server.step_s(np.array([running]), np.array([chunk]))[0])
     inputs = np.zeros(lengths.inputs.size)

@@ -86,7 +86,7 @@ class LatencyDistribution(MadeLater):
         mass = np.ones_like(values) if weights is None else np.asarray(weights, dtype=np.float64).ravel()
         if values.size == 0 or values.size != mass.size:
             raise InputError("latency samples", values.size, "needs at least one sample and one weight each")
-        if not np.all(np.isfinite(values)) or values.min() < 0.0:
+        if not 0.0 <= values.min() <= values.max() < np.inf:
             raise InputError("latency samples", float(values.min()), "must be finite and >= 0 s")
         total = mass.sum()
         if mass.min() < 0.0 or not total > 0.0:
