@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.core import FloatArray, IntArray, compiled
+from planner.core import FloatArray, compiled
 from planner.workload import LatencyDistribution, tail_edges
 
 BINS = 512
@@ -56,8 +56,9 @@ def slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray, *, r
     [1.5, 3.5]
     """
     rows = np.ascontiguousarray(values).reshape(-1, values.shape[-1])
-    order = rows.argsort(axis=1, kind="stable" if runs else None)
-    means = _slice_means_in_order(rows, _rows(weights, values.shape), order, edges)
+    mass, order = _rows(weights, values.shape), rows.argsort(axis=1, kind="stable" if runs else None)
+    at = order + np.arange(0, rows.size, rows.shape[1])[:, None]
+    means = slice_means_in_rows(rows.ravel()[at], mass.ravel()[order if mass.shape[0] == 1 else at], edges)
     return means.reshape(*values.shape[:-1], edges.size - 1)
 
 
@@ -195,17 +196,6 @@ def slice_means_in_rows(values: FloatArray, weights: FloatArray, edges: FloatArr
         means[row, at] = moment / ((edges[at + 1] - edges[at]) * total)
         means[row, at + 1 :] = value[size - 1]
     return means
-
-
-@compiled(makes_arrays=True)
-def _slice_means_in_order(values: FloatArray, weights: FloatArray, order: IntArray, edges: FloatArray) -> FloatArray:
-    """The same of values that rise in this order, shape (rows, n)."""
-    rising, mass = np.empty(values.shape), np.empty(values.shape)
-    for row in range(values.shape[0]):
-        weight = weights[min(row, weights.shape[0] - 1)]
-        for place in range(values.shape[1]):
-            rising[row, place], mass[row, place] = values[row, order[row, place]], weight[order[row, place]]
-    return slice_means_in_rows(rising, mass, edges)
 
 
 def sum_of_independent(*terms: LatencyDistribution) -> LatencyDistribution:

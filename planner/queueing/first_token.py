@@ -43,6 +43,8 @@ AHEAD_MASS = np.diff(AHEAD_EDGES)
 """Their probabilities."""
 LATER_EDGES = np.array([0.0, 0.6, 1.0])
 """Slices of a prepared step that is not full, where it holds prompts."""
+LATER_MASS = np.diff(LATER_EDGES)
+"""Their probabilities."""
 BEHIND_EDGES = np.array([0.0, 0.5, 0.85, 1.0])
 """Slices of the tokens behind a request where there are any."""
 BEHIND_MASS = np.diff(BEHIND_EDGES)
@@ -143,8 +145,7 @@ def _found(server: BatchServer, backlog: Backlog, view: ArrivalView) -> Situatio
     windows = view.rate_per_s * (backlog.mean_rest_s + np.array([0.0, backlog.mean_step_s]))
     lacking = excess_arrivals(windows, min(view.scv, 1.0))
     kept = min(max(1.0 + float(lacking[1] - lacking[0]) / (view.rate_per_s * backlog.mean_step_s), 0.0), 1.0)
-    arrivals = backlog.arrivals.prompts_per_batch, rate_per_s
-    return _prepared(plain, backlog.chain.prompt, *arrivals, backlog.duration_s, full_s, idle, kept)
+    return _prepared(plain, backlog, _next_backlogs(backlog, kept))
 
 
 def _rests(found: Situations) -> tuple[FloatArray, FloatArray]:
@@ -158,142 +159,69 @@ def _rests(found: Situations) -> tuple[FloatArray, FloatArray]:
     return later_s.reshape(-1, slices + 1), chances.reshape(-1, slices + 1)
 
 
-@compiled(makes_arrays=True)
-def _prepared(
-    plain: Situations,
-    prompt: ComplexArray,
-    prompts_per_batch: float,
-    rate_per_s: float,
-    durations_s: FloatArray,
-    full_s: float,
-    idle: float,
-    kept: float,
-) -> Situations:
-    """Situations with the step behind the one in progress, told apart by whether it is full: the last with one that is.
-
-    An idle server has none, and one whose last decode ends has none where no prompt waits.
-
-    Args:
-        plain: without it.
-        prompt: transform of one prompt.
-        prompts_per_batch: as in `TokenArrivals`.
-        rate_per_s: of batches.
-        durations_s: as in `Backlog`.
-        full_s: likewise.
-        idle: as in `Regime`.
-        kept: share of the prompts behind a step that is not full that an arrival meets.
-    """
-    slices = LATER_EDGES.size
-    each = _next_backlogs(plain.backlog, durations_s.size, prompt, prompts_per_batch, rate_per_s * full_s, kept)
-    up, shares, times_s = _later_steps(each, durations_s)
-    rows, last = plain.weight.size, 0.0
-    if plain.leaves:
-        rows, last = rows - 1, plain.weight[-1]
-    weight, duration_s = np.zeros(rows + 2), np.zeros(rows + 2)
-    later_s, chances = np.zeros((rows + 2, slices)), np.zeros((rows + 2, slices))
-    gone, gone_s, likely = 0.0, 0.0, 0.0
-    for place in range(plain.weight.size):
-        likely += SMALLEST_WEIGHT * plain.weight[place]
-    stays = 1.0 - min(idle / max((1.0 - idle) * shares[0, 0], TINY), 1.0)
-    for place in range(rows):
-        weight[place], duration_s[place] = plain.weight[place], plain.duration_s[place]
-        goes = weight[place] * up[0] if duration_s[place] > 0.0 else 0.0
-        gone, gone_s = gone + goes, gone_s + goes * duration_s[place]
-        for one in range(slices):
-            later_s[place, one] = times_s[0, one] if duration_s[place] > 0.0 else 0.0
-            chances[place, one] = shares[0, one]
-        later_s[place, 0] *= stays if duration_s[place] == durations_s[0] else 1.0
-    to_full = gone + last * up[1]
-    if not to_full > likely:
-        return Situations(weight[:rows], duration_s[:rows], later_s[:rows], chances[:rows], plain.backlog, False)
-    for place in range(rows):
-        weight[place] -= weight[place] * up[0] if duration_s[place] > 0.0 else 0.0
-    weight[rows], weight[rows + 1] = last * (1.0 - up[1]), to_full
-    duration_s[rows], duration_s[rows + 1] = full_s, (gone_s + last * up[1] * full_s) / to_full
-    behind, share = np.empty(plain.backlog.size), gone / max(up[0], TINY)
-    for one in range(slices):
-        later_s[rows, one], later_s[rows + 1, one] = times_s[1, one], full_s
-        chances[rows, one], chances[rows + 1, one] = shares[1, one], shares[1, one]
-    for cell in range(behind.size):
-        behind[cell] = share * each[0, cell] + last * each[1, cell]
-    return Situations(weight, duration_s, later_s, chances, behind, True)
-
-
-@compiled(makes_arrays=True)
-def _later_steps(each: FloatArray, durations_s: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Steps behind two others, from the backlogs there: chances that they are full, shape (2,), and their slices.
-
-    Shares and durations [s] of the slices LATER_EDGES of steps that are not full, shape (2, slices); first one without
-    prompts.
-    """
-    below, slices = durations_s.size, LATER_EDGES.size
-    up, shares, times_s = np.zeros(2), np.zeros((2, slices)), np.full((2, slices), durations_s[0])
-    for kind in range(2):
-        some = 0.0
-        for cell in range(1, below):
-            some += each[kind, cell]
-        for cell in range(below, each.shape[1]):
-            up[kind] += each[kind, cell]
-        total = max(each[kind, 0] + some, TINY)
-        shares[kind, 0] = each[kind, 0] / total
-        for place in range(1, slices):
-            shares[kind, place] = some * (LATER_EDGES[place] - LATER_EDGES[place - 1]) / total
-    if below > 1:
-        mass = np.maximum(each[:, 1:below], TINY)
-        times_s[:, 1:] = slice_means_in_rows(durations_s[1:].copy().reshape(1, below - 1), mass, LATER_EDGES)
-    return up, shares, times_s
-
-
-@compiled(makes_arrays=True)
-def _next_backlogs(
-    now: FloatArray, below: int, prompt: ComplexArray, prompts_per_batch: float, batches: float, kept: float
-) -> FloatArray:
+def _next_backlogs(backlog: Backlog, kept: float) -> FloatArray:
     """Distributions of the backlog behind a step that is not full and behind a full one, shape (2, size).
 
     It is what the step leaves and what came in the step before, since prepared steps let those wait who come in a
     step: q'' = max(q' - c, 0) + A(tau(min(q, c))). The step before a full one is full as often as the one behind it.
 
     Args:
-        now: distribution of the backlog at the start of a step, shape (size,).
-        below: cells of a chunk.
-        prompt: as of `_prepared`, like the others.
-        prompts_per_batch: likewise.
-        batches: that come in a full step on average.
-        kept: likewise.
+        backlog: at the start of a step.
+        kept: share of the prompts behind a step that is not full that an arrival meets.
     """
-    full, full_again, full_anew, total = 0.0, 0.0, 0.0, 0.0
-    for cell in range(below, now.size):
-        full += now[cell]
-    transform = np.empty(prompt.size, dtype=np.complex128)
-    for k in range(prompt.size):
-        transform[k] = batch_transform(prompt[k], prompts_per_batch)
-    came, left = poisson_sum_transform(np.full(1, batches), transform)[0], np.fft.rfft(_left_over(now, below))
-    for k in range(prompt.size):
-        transform[k] = left[k] * came[k]
-    came_full, behind_full = np.fft.irfft(came, now.size), np.fft.irfft(transform, now.size)
-    came_else = np.empty(now.size)
-    for cell in range(now.size):
-        came_full[cell], behind_full[cell] = max(came_full[cell], 0.0), max(behind_full[cell], 0.0)
-        came_else[cell] = max(now[cell] - full * behind_full[cell], 0.0)
-        total += came_else[cell]
-    for cell in range(now.size):
-        came_else[cell] /= max(total, TINY)
-    transform = np.fft.rfft(came_else)
-    for k in range(prompt.size):
-        transform[k] *= left[k]
-    behind_else = np.fft.irfft(transform, now.size)
-    for cell in range(now.size):
-        behind_else[cell] = max(behind_else[cell], 0.0)
-        full_again += behind_full[cell] if cell >= below else 0.0
-        full_anew += behind_else[cell] if cell >= below else 0.0
+    now, below, b = backlog.distribution, backlog.below, backlog.arrivals.prompts_per_batch
+    batch, full = backlog.chain.prompt / (b - (b - 1.0) * backlog.chain.prompt), float(now[below:].sum())
+    left = np.fft.rfft(_left_over(now, below))
+    came = poisson_sum_transform(np.array([backlog.arrivals.rate_per_s * backlog.full_s]), batch)[0]
+    came_full, behind_full = np.maximum(np.fft.irfft(np.array([came, left * came]), now.size), 0.0)
+    came_else = np.maximum(now - full * behind_full, 0.0)
+    came_else /= max(float(came_else.sum()), TINY)
+    behind_else = np.maximum(np.fft.irfft(left * np.fft.rfft(came_else), now.size), 0.0)
+    full_again, full_anew = float(behind_full[below:].sum()), float(behind_else[below:].sum())
     again = min(full_anew / max(1.0 - full_again + full_anew, TINY), 1.0)
     was_full = min(full * (1.0 - again) / max(1.0 - full, TINY), 1.0)
-    after = np.empty((2, now.size))
-    for cell in range(now.size):
-        after[0, cell] = kept * (was_full * came_full[cell] + (1.0 - was_full) * came_else[cell])
-        after[1, cell] = again * behind_full[cell] + (1.0 - again) * behind_else[cell]
+    after = np.array([kept * (was_full * came_full + (1.0 - was_full) * came_else), behind_full])
     after[0, 0] += 1.0 - kept
+    after[1] = again * behind_full + (1.0 - again) * behind_else
     return after
+
+
+def _prepared(plain: Situations, backlog: Backlog, after: FloatArray) -> Situations:
+    """Situations with the step behind the one in progress, told apart by whether it is full: the last with one that is.
+
+    An idle server has none, and one whose last decode ends has none where no prompt waits.
+
+    Args:
+        plain: without it.
+        backlog: at the start of a step.
+        after: `_next_backlogs`.
+    """
+    below, durations_s, full_s, idle = backlog.below, backlog.duration_s, backlog.full_s, float(backlog.regime.idle)
+    up, some = after[:, below:].sum(axis=1), after[:, 1:below]
+    shares, times_s = np.empty((2, LATER_EDGES.size)), np.full((2, LATER_EDGES.size), durations_s[0])
+    shares[:, 0], shares[:, 1:] = after[:, 0], some.sum(axis=1)[:, None] * LATER_MASS
+    shares /= np.maximum(shares.sum(axis=1, keepdims=True), TINY)
+    if below > 1:
+        times_s[:, 1:] = slice_means_in_rows(durations_s[None, 1:], np.maximum(some, TINY), LATER_EDGES)
+    rows, last = (plain.weight.size - 1, float(plain.weight[-1])) if plain.leaves else (plain.weight.size, 0.0)
+    busy = plain.duration_s[:rows] > 0.0
+    weight, duration_s = np.zeros(rows + 2), np.zeros(rows + 2)
+    weight[:rows], duration_s[:rows] = plain.weight[:rows], plain.duration_s[:rows]
+    later_s, chances = np.empty((2, rows + 2, LATER_EDGES.size))
+    later_s[:rows], chances[:rows] = busy[:, None] * times_s[0], shares[0]
+    alone = duration_s[:rows] == durations_s[0]
+    later_s[:rows, 0][alone] *= 1.0 - min(idle / max((1.0 - idle) * shares[0, 0], TINY), 1.0)
+    goes = weight[:rows] * up[0] * busy
+    gone = float(goes.sum())
+    to_full = gone + last * up[1]
+    if not to_full > SMALLEST_WEIGHT * plain.weight.sum():
+        return Situations(weight[:rows], duration_s[:rows], later_s[:rows], chances[:rows], backlog.distribution, False)
+    weight[rows:] = last * (1.0 - up[1]), to_full
+    duration_s[rows:] = full_s, (float(goes @ duration_s[:rows]) + last * up[1] * full_s) / to_full
+    weight[:rows] -= goes
+    later_s[rows], later_s[rows + 1], chances[rows:] = times_s[1], full_s, shares[1]
+    behind = gone / max(up[0], TINY) * after[0] + last * after[1]
+    return Situations(weight, duration_s, later_s, chances, behind, True)
 
 
 @lru_cache(maxsize=64)

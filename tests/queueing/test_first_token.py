@@ -43,15 +43,13 @@ def test_states_share_out_all_of_the_time_and_what_a_regular_stream_misses_is_id
 def test_behind_all_steps_stands_what_stands_at_the_start_of_one(load: float, idle: float) -> None:
     solved = backlog(load, idle)
     full, cells = float(solved.distribution[solved.below :].sum()), np.arange(solved.distribution.size)
-    batches = solved.arrivals.prompts_per_batch, solved.arrivals.rate_per_s * solved.full_s
-    given = solved.distribution, solved.below, solved.chain.prompt, *batches
-    after = _next_backlogs(*given, 1.0)
+    after = _next_backlogs(solved, 1.0)
     for each in after:
         assert each.sum() == pytest.approx(1.0, abs=1e-6) and each.min() >= 0.0
     together = (1.0 - full) * after[0] + full * after[1]
     assert together @ cells == pytest.approx(solved.distribution @ cells, rel=1e-4)
     assert together[solved.below :].sum() == pytest.approx(full, rel=0.02)
-    fewer = _next_backlogs(*given, 0.6)[0]
+    fewer = _next_backlogs(solved, 0.6)[0]
     assert fewer[1:] == pytest.approx(0.6 * after[0][1:])
     assert fewer.sum() == pytest.approx(1.0, abs=1e-6)
 
