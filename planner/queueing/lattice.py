@@ -24,8 +24,8 @@ TILTS = 24
 """Exponents tried for the exponential tilt; any inside the strip of convergence gives the same factor."""
 SMALLEST_TILT, LARGEST_GROWTH = 1e-6, 20.0
 """The smallest of them, and the largest times the longest jump. A choice as above."""
-SHORT_STEP, LONGEST_STEP = 0.01, 1.0
-"""Steps of the rate up to which an exponential follows from its neighbour by a series, and by one and squares."""
+SHORT_STEP = 0.01
+"""Steps of the rate up to which an exponential follows from its neighbour by a series."""
 
 
 @compiled(makes_arrays=True)
@@ -220,8 +220,8 @@ def _even_shares(count: int) -> FloatArray:
 def poisson_sum_transform(rates: FloatArray, transform: ComplexArray) -> ComplexArray:
     """Transforms of sums of a Poisson number of terms: exp(rate (transform - 1)).
 
-    Where rates differ little each follows from the one before, exp(r z) = exp(s z) exp((r - s) z), by the seven terms
-    of the series that tell for a 2^k-th of the exponent, 0.02^7 / 7! being below rounding, and k squares.
+    Where rates differ little each follows from the one before, exp(r z) = exp(s z) exp((r - s) z), with the seven terms
+    of the series that tell: 0.02^7 / 7! is below rounding.
 
     Args:
         rates: mean number of terms of each sum, shape (sums,).
@@ -237,15 +237,12 @@ def poisson_sum_transform(rates: FloatArray, transform: ComplexArray) -> Complex
     last, turned = np.empty(transform.size), np.empty(transform.size)
     for row in range(rates.size):
         step = rates[row] - rates[row - 1] if row > 0 else math.inf
-        if abs(step) > LONGEST_STEP:
+        if abs(step) > SHORT_STEP:
             for place in range(transform.size):
                 size, turn = math.exp(rates[row] * real[place]), cis(rates[row] * imaginary[place])
                 last[place], turned[place] = size * turn.real, size * turn.imag
         else:
-            squares = 0
-            while abs(step) > SHORT_STEP:
-                step, squares = step / 2.0, squares + 1
-            _times_exponential(last, turned, real, imaginary, step, squares)
+            _times_exponential(last, turned, real, imaginary, step)
         for place in range(transform.size):
             sums[row, place] = complex(last[place], turned[place])
     return sums
@@ -253,19 +250,15 @@ def poisson_sum_transform(rates: FloatArray, transform: ComplexArray) -> Complex
 
 @compiled(makes_arrays=True)
 def _times_exponential(
-    real: FloatArray, imaginary: FloatArray, along: FloatArray, across: FloatArray, step: float, squares: int
+    real: FloatArray, imaginary: FloatArray, along: FloatArray, across: FloatArray, step: float
 ) -> None:
-    """Multiply complex numbers by exp(2^squares step z); parts apart, so that processors take several at once."""
+    """Multiply complex numbers by exp(step z); parts apart, so that processors take several at once."""
     a, b = np.ones(real.size), np.zeros(real.size)
     for term in range(6, 0, -1):
         share = step / term
         for place in range(real.size):
             x, y, before = share * along[place], share * across[place], a[place]
             a[place], b[place] = 1.0 + (before * x - b[place] * y), before * y + b[place] * x
-    for _ in range(squares):
-        for place in range(real.size):
-            before = a[place]
-            a[place], b[place] = before * before - b[place] * b[place], 2.0 * before * b[place]
     for place in range(real.size):
         before = real[place]
         real[place], imaginary[place] = (
