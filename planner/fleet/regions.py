@@ -226,8 +226,9 @@ def plan_regions(
     if joint is None:
         return RegionsPlan(request, diagnosis=reasons or ("no fleets carry the demand within limits.quotas",))
     each = [world.routes(world.places, [area]) for area in request.areas]
-    stands = [_at(world, [site]) for site in dict.fromkeys(one.site for one in uncovered(world.places))]
-    alone = min(filter(None, stands), key=_cost, default=None)
+    alone: Routes | None = None
+    for site in dict.fromkeys([*reversed(joint.sites), *(one.site for one in uncovered(world.places))]):
+        alone = _at(world, [site], math.inf if alone is None else _cost(alone)) or alone
     known = [] if world.has_quotas else [alone, Routes.together(list(filter(None, each)))]
     joint = min(filter(None, [joint, *known]), key=_cost)
     routes = _simpler(world, joint)

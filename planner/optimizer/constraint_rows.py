@@ -120,6 +120,9 @@ def rows_by_period(
         sense: at most, or at least.
     """
     limits = np.zeros(len(subjects)) if limits is None else limits
+    if not np.isfinite(limits).any():
+        none, of_none = np.zeros(0, dtype=np.int64), np.zeros(0)
+        return ConstraintRows(constraint, sense, (), none, source, none, of_none, none, none, of_none)
     width = entries[0][1].shape[1]
     row = [(subject[:, None] * width + np.arange(width)).ravel() for subject, _, _ in entries]
     value = [np.broadcast_to(np.reshape(value, (-1, 1)), columns.shape).ravel() for _, columns, value in entries]

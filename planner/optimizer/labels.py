@@ -210,6 +210,8 @@ class LabelSearch:
         slack: what covers may be too dear by [USD/h].
         made: two labels, a unit and its number, of every label.
         labels: how many there are.
+        columns: worth, room and weight of each column of `use`.
+        direction: a number for units that use the same in proportion.
     """
 
     demand: float
@@ -226,14 +228,12 @@ class LabelSearch:
 
     def __post_init__(self) -> None:
         self.cost = self.use @ self.worth
+        self.columns = np.stack([self.worth, self.room, np.where(self.worth > 0.0, self.worth, 1.0)])
         self.size = self.use @ self.columns[2]
-        share = self.use / np.where(self.size > 0.0, self.size, 1.0)[:, None]
-        self.direction = np.unique(share.round(9), axis=0, return_inverse=True)[1].ravel()
-
-    @property
-    def columns(self) -> FloatArray:
-        """Worth, room and weight of each column of `use`."""
-        return np.stack([self.worth, self.room, np.where(self.worth > 0.0, self.worth, 1.0)])
+        self.direction = np.zeros(len(self.use), dtype=np.int64)
+        if len(self.worth) > 1:
+            share = self.use / np.where(self.size > 0.0, self.size, 1.0)[:, None]
+            self.direction = np.unique(share.round(9), axis=0, return_inverse=True)[1].ravel()
 
     def limits(self, others_per_rate: float) -> tuple[float, float, float, float]:
         """Those of `_chained`."""
@@ -292,10 +292,10 @@ class LabelSearch:
                 for units, own in zip(route, per_rate, strict=True)
             ]
             by_route.append(fronts[0] if len(fronts) == 1 else self.joined(*fronts, least=True)[0].unbeaten())
-        *fewer, most = sorted(by_route, key=lambda one: len(one.rate))
+        *fewer, most = sorted((one for one in by_route if len(one.rate) > 1), key=lambda one: len(one.rate)) or [none]
         for one in fewer:
-            none = self.joined(none, one)[0].unbeaten()
-        best = self.joined(none, most, enough=self.demand)[0]
+            none = self.joined(none, one)[0].unbeaten() if none.name.any() else one
+        best = self.joined(none, most, enough=self.demand)[0] if none.name.any() else most
         best = best.at(np.flatnonzero(best.rate >= self.demand * (1.0 - COST_ROUNDING)))
         best = replace(best, rate=np.zeros(len(best.rate))).unbeaten()
         return best.at(np.argsort(best.use @ self.worth, kind="stable"))
@@ -330,14 +330,14 @@ class LabelSearch:
         """The labels of one stage: those of each kind, and of them all the best."""
         least = self.cost + others_per_rate * self.rate + self.cost_per_rate * (self.demand - self.rate)
         units = units[least[units] <= self.most_cost * (1.0 + COST_ROUNDING)]
-        fronts = []
-        for each in [code for code in np.unique(kind[units]) if code >= 0] or [-1]:
+        fronts = [] if len(units) else [Labels.empty_fleet(len(self.worth))]
+        for each in sorted({code for code in kind[units].tolist() if code >= 0} or {-1} if len(units) else ()):
             own, front = units[(kind[units] == each) | (kind[units] == -1)], Labels.empty_fleet(len(self.worth))
-            for place, direction in enumerate(np.unique(self.direction[own])):
+            for place, direction in enumerate(sorted(set(self.direction[own].tolist()))):
                 chain = self.chain(own[self.direction[own] == direction], others_per_rate)
                 front = self.joined(front, chain, others_per_rate=others_per_rate)[0].unbeaten() if place else chain
             fronts.append(front)
-        return _together(fronts).unbeaten()
+        return fronts[0] if len(fronts) == 1 else _together(fronts).unbeaten()
 
     def chain(self, units: IntArray, others_per_rate: float = 0.0) -> Labels:
         """Labels of units that use the same in proportion, the cheapest per rate first."""

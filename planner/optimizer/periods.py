@@ -19,7 +19,8 @@ from planner.core import FloatArray
 from planner.optimizer.evaluate_allocation import PartAnswer, evaluate_fleet
 from planner.optimizer.highs import ROUNDING_TOLERANCE, Solution
 from planner.optimizer.layout import Layout
-from planner.optimizer.relaxation import undominated
+from planner.optimizer.program import build_program
+from planner.optimizer.relaxation import relax, undominated
 from planner.optimizer.types import Objective
 
 HELD_PRICE = 0.1
@@ -118,6 +119,13 @@ class Day:
             purchase_committed=np.zeros_like(layout.purchase_committed),
             purchase_most=most,
         )
+
+    @property
+    def least_usd_per_hour(self) -> float:
+        """What no fleet costs less than by the relaxation of every period; infinite where one has no fleet."""
+        programs = (build_program(self.part(period), Objective.MIN_COST) for period in range(self.layout.periods))
+        bounds = [math.inf if (relaxed := relax(each)) is None else relaxed.bound for each in programs]
+        return math.fsum(share * bound for share, bound in zip(self.layout.share, bounds, strict=True))
 
     def solve(self, solve_one: PartSolver, gap: float) -> list[PartAnswer]:
         """An answer for each period; periods of the same demand have the same.

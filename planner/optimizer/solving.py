@@ -16,7 +16,7 @@ from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.evaluate_allocation import EvaluatedFleet, PartAnswer, constraint_reports, evaluate_fleet
 from planner.optimizer.highs import OWN_SOLVER, ProgramSolver, Solution
 from planner.optimizer.layout import Layout, build_layout
-from planner.optimizer.marks import fewest_marks, plain_sets
+from planner.optimizer.marks import MOST_PROGRAMS, charged_bound
 from planner.optimizer.periods import Day, fleet_by_period, undominated_day
 from planner.optimizer.program import Program, build_program
 from planner.optimizer.relaxation import affordable, limit_duals, relax, shortlist
@@ -32,10 +32,7 @@ MOST_RATES = 20_000
 solved by themselves, each over a shortlist where it is too large itself. Affects what is reached; measured in
 docs/explanation/optimizer.md."""
 RATES_OF_PARTS = 2_000
-"""Rates from which periods that are linked are solved by themselves first, and marks that are charged by themselves.
-Affects what is reached."""
-PLAIN_SETS = 8
-"""Sets of marks by which a problem of so many rates is solved where they are charged. A choice of what is reached."""
+"""Rates from which periods that are linked are solved by themselves first. Affects what is reached."""
 SHARE_OF_SHORTLISTS = 0.5
 """Share of the gap asked for to which shortlists are proved; the rest is for what pairs left out cost. A choice."""
 SHARE_OF_COVERS = 0.1
@@ -226,7 +223,8 @@ class _LeastCost:
         is_mid_size = layout.column.rates.size > RATES_OF_PARTS
         if not solver.is_own or layout.charges.any():  # charges link all streams and periods
             check_size(layout)
-            (self._solve_plain if solver.is_own and is_mid_size else self._solve_as_one)()
+            is_linked = solver.is_own and layout.demand_per_s.size > 1
+            (self._solve_by_marks if is_linked else self._solve_as_one)()
             return
         if not _is_large(layout):
             self._cover()
@@ -234,51 +232,53 @@ class _LeastCost:
             return
         check_size(layout)
         if layout.periods > 1 and not layout.are_periods_linked:
-            parts = Day(layout, layout.demand_per_s).fleet(self._solve_part, solver.relative_gap)
-            self._add(parts.values, parts.bound_usd_per_hour)
+            self._solve_by_period()
             if self.fleet is not None and (is_mid_size or not (layout.kinds or layout.groups)):
                 return  # there is nothing else to the problem, or too little for what the whole program takes
         elif layout.periods > 1 and is_mid_size:
             some, rate_per_s = undominated_day(layout) if _is_large(layout) else (layout, None)
             relaxed = self._relax(build_program(some, Objective.MIN_COST), rate_per_s)
-            if relaxed is not None:
+            if relaxed is not None and not self.is_over:
                 self._add(fleet_by_period(layout, some, relaxed, self._solve_part, solver.relative_gap))
         if not self.is_over:
             self._solve_as_one()
 
-    def _solve_plain(self) -> None:
-        """Without charges, all units, then those of few marks (`planner.optimizer.marks`), cheapest first."""
-        layout, charge, fewest = self.layout, float(self.layout.charge.max()), fewest_marks(self.layout)
-        others = self._solve_among(np.ones(len(layout.pair_unit), dtype=bool), fewest * charge) + charge
-        if math.isinf(others):
-            self._add(bound=others)
-            return
-        sets, left_out = plain_sets(layout, self.dearest * (1.0 + FEASIBILITY_TOLERANCE))
-        left = [bound for bound, _ in sets]
-        for place, (bound, marks) in enumerate(sets[:PLAIN_SETS]):
-            if bound < self.dearest * (1.0 - self.solver.relative_gap):
-                of_set = np.logical_not(layout.in_group[:, ~marks & (layout.charge > 0.0)].any(axis=1))
-                left[place] = self._solve_among(of_set[layout.pair_unit], charge * int(marks.sum()))
-        bound = min([others, left_out, *left])
-        is_too_dear = self.cost > self.most and bound >= self.most * (1.0 - self.solver.relative_gap)
-        self._add(bound=math.inf if is_too_dear else min(bound, self.dearest))
+    def _solve_by_period(self) -> None:
+        """Periods that are not linked, unless their relaxations say that no fleet is cheap enough."""
+        day = Day(self.layout, self.layout.demand_per_s)
+        if math.isfinite(self.most) and not self.layout.problem.charge:  # of marks ruled out few are that dear
+            self._add(bound=day.least_usd_per_hour)
+        if not self.is_over:
+            parts = day.fleet(self._solve_part, self.solver.relative_gap)
+            self._add(parts.values, parts.bound_usd_per_hour)
 
-    def _solve_among(self, pairs: BoolArray, charges: float) -> float:
-        """Add the cheapest fleet of some units, charges left out; what none costs less than, with so much on top.
+    def _solve_by_marks(self) -> None:
+        """Without charges, and again without some marks (`planner.optimizer.marks`)."""
+        bound = charged_bound(self.layout, self._solve_uncharged, lambda: self.dearest, self.solver.relative_gap)
+        self._add(bound=bound if math.isinf(self.cost) else min(bound, self.cost))
 
-        Infinite where none is cheaper than the best so far.
+    def _solve_uncharged(self, pairs: BoolArray, charges: float) -> tuple[float, FloatArray | None]:
+        """Keep the cheapest fleet of some units; what none costs less than without charges, and its values.
+
+        Charges are at least so much: where none is then cheaper than the best so far the bound is infinite.
         """
         layout = self.layout
-        own = _LeastCost(self.solver, layout.uncharged().select(pairs), most=self.dearest - charges)
+        work = self.solver.work_left / MOST_PROGRAMS
+        solver = ProgramSolver(self.solver.relative_gap, work, self.solver.until_s)
+        own = _LeastCost(solver, layout.uncharged().select(pairs), most=self.dearest - charges)
         own.run()
-        if own.fleet is not None and own.fleet.cost_usd_per_hour + charges <= self.dearest:
-            values = np.zeros(layout.columns)
-            mine = layout.columns_of(pairs)
-            mine[layout.column.groups[layout.charge > 0.0]] = False
-            values[mine] = own.values
-            layout.fill_in(values)
+        self.solver.work_left -= work - solver.work_left
+        if own.values is None:
+            return own.bound, None
+        values = np.zeros(layout.columns)
+        mine = layout.columns_of(pairs)
+        mine[layout.column.groups[layout.charge > 0.0]] = False
+        values[mine] = own.values
+        layout.fill_in(values)
+        fleet = evaluate_fleet(Objective.MIN_COST, layout, values, is_routed=_is_large(layout))
+        if fleet.value(Objective.MIN_COST) <= self.most * (1.0 + FEASIBILITY_TOLERANCE):
             self._add(values)
-        return own.bound + charges
+        return own.bound, values
 
     def _cover(self) -> None:
         """Every stream by itself (`planner.optimizer.covering`)."""

@@ -1,33 +1,45 @@
-"""Sets of marks against fleets of every set by itself."""
+"""Branching on marks against every set of marks by itself."""
 
 from __future__ import annotations
 
 import math
+from itertools import chain, combinations
 
 import numpy as np
 import pytest
 
+from planner.core import BoolArray, FloatArray
+from planner.optimizer import marks
 from planner.optimizer.layout import build_layout
-from planner.optimizer.marks import fewest_marks, plain_sets
+from planner.optimizer.marks import charged_bound, fewest_marks
 from tests.fleet_oracle import small_problem
 from tests.optimizer.problems import MIN_COST, value
 
 
+@pytest.mark.parametrize("most_programs", [1, 2, 100])
 @pytest.mark.parametrize("seed", range(3000, 3008))
-def test_bounds_are_below_every_fleet_of_a_set_and_a_limit_leaves_out_the_dearer_ones(seed: int) -> None:
+def test_no_set_of_marks_is_cheaper_than_the_bound_however_soon_it_ends(
+    seed: int, most_programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a fleet to branch on the bound is that of the first program; with room for all it is the least cost."""
+    monkeypatch.setattr(marks, "MOST_PROGRAMS", most_programs)
     stated, rng = small_problem(seed, MIN_COST), np.random.default_rng(seed)
     units = [one.model_copy(update={"marks": tuple(str(m) for m in rng.choice(3, 2))}) for one in stated.units]
     stated = stated.model_copy(update={"units": tuple(units), "charge": float(rng.uniform(0.1, 2.0))})
     layout = build_layout(stated)
-    sets, left_out = plain_sets(layout, math.inf)
-    bounds = [bound for bound, _ in sets]
-    assert left_out == math.inf and bounds == sorted(bounds)
-    for bound, is_in in sets:
-        used = {name for name, used in zip(layout.groups, is_in, strict=True) if used}
+    of_unit = [sum(1 << layout.groups.index(mark) for mark in set(one.marks)) for one in units]
+    asked: list[float] = []
+
+    def uncharged(pairs: BoolArray, charges: float) -> tuple[float, FloatArray | None]:
+        few = tuple(units[j] for j in np.unique(layout.pair_unit[pairs]))
+        asked.append(charges / stated.charge)
+        return (value(stated.model_copy(update={"units": few, "charge": 0.0}), MIN_COST) if few else math.inf), None
+
+    bound, least = charged_bound(layout, uncharged, lambda: math.inf, 0.0), math.inf
+    assert asked == [pytest.approx(fewest_marks(layout, of_unit))]
+    for used in map(set, chain(*(combinations(layout.groups, count) for count in range(1, 4)))):
         few = tuple(one for one in units if used.issuperset(one.marks))
-        alone = value(stated.model_copy(update={"units": few, "charge": 0.0}), MIN_COST) if few else 0.0
-        assert len(used) > 1 or bound <= alone + stated.charge + 1e-9  # of several a slice may mix them
-        assert len(used) >= fewest_marks(layout)
-    for most in bounds[::3]:
-        kept, _ = plain_sets(layout, most * (1.0 + 1e-12))
-        assert [bound for bound, _ in kept] == pytest.approx([bound for bound in bounds if bound <= most])
+        if few:
+            alone = value(stated.model_copy(update={"units": few, "charge": 0.0}), MIN_COST)
+            least = min(least, alone + stated.charge * len(used))
+    assert bound <= least * (1.0 + 1e-9)
