@@ -46,7 +46,7 @@ def charged_bound(layout: Layout, uncharged: Uncharged, dearest: Callable[[], fl
         charges = charge * fewest_marks(layout, marks, paid, ruled_out)
         allowed = np.array([not own & ruled_out for own in marks], dtype=bool)
         usd, values = known or uncharged(allowed[layout.pair_unit], charges)
-        if usd + charges < dearest() or (usd + charges == dearest() and values is not None):
+        if math.isfinite(usd):
             heapq.heappush(left, (usd + charges, next(order), paid, ruled_out, usd, values))
 
     open_branch(0, 0)

@@ -223,8 +223,7 @@ class _LeastCost:
         is_mid_size = layout.column.rates.size > RATES_OF_PARTS
         if not solver.is_own or layout.charges.any():  # charges link all streams and periods
             check_size(layout)
-            is_linked = solver.is_own and layout.demand_per_s.size > 1
-            (self._solve_by_marks if is_linked else self._solve_as_one)()
+            (self._solve_by_marks if solver.is_own and layout.demand_per_s.size > 1 else self._solve_as_one)()
             return
         if not _is_large(layout):
             self._cover()
@@ -255,7 +254,9 @@ class _LeastCost:
     def _solve_by_marks(self) -> None:
         """Without charges, and again without some marks (`planner.optimizer.marks`)."""
         bound = charged_bound(self.layout, self._solve_uncharged, lambda: self.dearest, self.solver.relative_gap)
-        self._add(bound=bound if math.isinf(self.cost) else min(bound, self.cost))
+        if math.isfinite(self.cost):
+            bound = min(bound, self.cost)
+        self._add(bound=bound)
 
     def _solve_uncharged(self, pairs: BoolArray, charges: float) -> tuple[float, FloatArray | None]:
         """Keep the cheapest fleet of some units; what none costs less than without charges, and its values.
