@@ -54,11 +54,10 @@ def charged_bound(layout: Layout, uncharged: Uncharged, dearest: Callable[[], fl
     while left and left[0][0] < dearest() * (1.0 - gap) and programs < MOST_PROGRAMS:
         bound, _, paid, ruled_out, usd, values = heapq.heappop(left)
         carried = _carried(layout, values)
-        free = [mark for mark in carried if not mark & paid]
-        if len(carried) <= fewest_marks(layout, marks, paid, ruled_out) or not free:
+        if len(carried) <= fewest_marks(layout, marks, paid, ruled_out):
             closed = min(closed, bound)
             continue
-        mark = max(free, key=lambda each: carried[each])
+        mark = max((each for each in carried if not each & paid), key=lambda each: carried[each])
         open_branch(paid | mark, ruled_out, (usd, values))
         open_branch(paid, ruled_out | mark)
         programs += 1
