@@ -72,6 +72,9 @@ def fewest_marks(layout: Layout, marks: list[int], paid: int = 0, ruled_out: int
         marks: of each unit, a bit for each.
         paid: marks that are paid for.
         ruled_out: marks that no unit may have.
+
+    Returns:
+        Their number.
     """
     fewest, seen = paid.bit_count(), paid
     for s in np.flatnonzero(layout.mean_demand_per_s > 0.0).tolist():
