@@ -461,7 +461,9 @@ def _solved(
         moves[row, row] -= 1.0
         rates[row] = rates[row] * mean - row
     rates[0] = (1.0 - idle) * rates[0] + idle * mean
-    bottom = _first_solution(_equations(moves, descent_filter(jump, full, below, size)))
+    right = np.zeros(below)
+    right[0] = 1.0
+    bottom = np.linalg.solve(_equations(moves, descent_filter(jump, full, below, size)), right)
     distribution = _distribution(moves, rates, bottom, remaining, below - full * mean)
     added = rate_per_s, mean_prompt / cell, prompts_per_batch
     return _chain(distribution, prompt, cell, durations, full_s, idle, prompts_first, added)
@@ -527,34 +529,6 @@ def _beside_lost_prompts_s(rate_per_s: float, alone_s: float, more_s: float) -> 
         last, nobody = seconds, math.exp(-rate_per_s * seconds)
         seconds -= (seconds - alone_s - more_s * (1.0 - nobody)) / max(1.0 - rate_per_s * more_s * nobody, TINY)
     return last
-
-
-@compiled(makes_arrays=True)
-def _first_solution(equations: FloatArray) -> FloatArray:
-    """Solution of linear equations of which only the first has a right side, 1; by elimination, which changes them."""
-    size = equations.shape[0]
-    found = np.zeros(size)
-    found[0] = 1.0
-    for pivot in range(size):
-        best = pivot
-        for row in range(pivot + 1, size):
-            if abs(equations[row, pivot]) > abs(equations[best, pivot]):
-                best = row
-        for column in range(pivot, size):
-            held = equations[best, column]
-            equations[best, column], equations[pivot, column] = equations[pivot, column], held
-        found[pivot], found[best] = found[best], found[pivot]
-        for row in range(pivot + 1, size):
-            factor = equations[row, pivot] / equations[pivot, pivot]
-            if factor != 0.0:
-                found[row] -= factor * found[pivot]
-                for column in range(pivot + 1, size):
-                    equations[row, column] -= factor * equations[pivot, column]
-    for row in range(size - 1, -1, -1):
-        for column in range(row + 1, size):
-            found[row] -= equations[row, column] * found[column]
-        found[row] /= equations[row, row]
-    return found
 
 
 @compiled(makes_arrays=True)
