@@ -220,7 +220,8 @@ class _LeastCost:
         What one of them proves suffices; the fleet of one is where the next starts.
         """
         layout, solver = self.layout, self.solver
-        is_mid_size = layout.column.rates.size > RATES_OF_PARTS
+        is_part = layout.problem.charge > 0.0 and not layout.charges.any()  # one of `MOST_PROGRAMS`
+        is_mid_size = layout.column.rates.size > RATES_OF_PARTS / (MOST_PROGRAMS if is_part else 1)
         if not solver.is_own or layout.charges.any():  # charges link all streams and periods
             check_size(layout)
             (self._solve_by_marks if solver.is_own and layout.demand_per_s.size > 1 else self._solve_as_one)()
@@ -239,7 +240,7 @@ class _LeastCost:
             relaxed = self._relax(build_program(some, Objective.MIN_COST), rate_per_s)
             if relaxed is not None and not self.is_over:
                 self._add(fleet_by_period(layout, some, relaxed, self._solve_part, solver.relative_gap))
-        if not self.is_over:
+        if not self.is_over and not (is_part and is_mid_size and layout.periods > 1):
             self._solve_as_one()
 
     def _solve_by_period(self) -> None:

@@ -289,7 +289,8 @@ def test_an_unlimited_budget_may_be_written_as_a_large_one():
 def test_each_mark_in_use_is_charged_once(objective, rates_of_parts, seed, monkeypatch):
     """Against every set of marks by itself: the best of the units without others, worse by what the set costs.
 
-    Large problems are solved for sets of few marks only: theirs are fleets, with a bound that no fleet is better than.
+    Of large problems only some sets of marks are solved, by their periods: no fleet is better than the bound of what is
+    found, if anything is.
     """
     monkeypatch.setattr(solving, "RATES_OF_PARTS", rates_of_parts)
     sign, stated, rng = (
@@ -306,11 +307,14 @@ def test_each_mark_in_use_is_charged_once(objective, rates_of_parts, seed, monke
             found = value(stated.model_copy(update={"units": units}), objective)
             best = min(best, sign * found + charge * len(used) if found or objective is MIN_COST else math.inf)
     answer = solve(stated.model_copy(update={"units": tuple(marked), "charge": charge}), objective)
-    may_stop = (SolveStatus.WORK_LIMIT,) if not rates_of_parts else ()
+    may_stop = (SolveStatus.WORK_LIMIT, SolveStatus.NO_SOLUTION_IN_TIME) if not rates_of_parts else ()
     assert answer.status in (*FOUND, SolveStatus.INFEASIBLE, *may_stop)
-    if math.isfinite(best):
-        assert answer.objective == pytest.approx(sign * best, rel=1e-6)
+    if math.isfinite(best) and answer.status.has_allocation:
+        assert not rates_of_parts or answer.objective == pytest.approx(sign * best, rel=1e-6)
+        assert answer.objective * sign >= best - 1e-6 * abs(best)
         assert answer.objective * sign - answer.gap * abs(answer.objective) <= best + 1e-6 * abs(best)
+    else:
+        assert math.isinf(best) or answer.status in may_stop
 
 
 @pytest.mark.parametrize("dear", ["a", "b"])
