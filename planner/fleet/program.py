@@ -26,7 +26,6 @@ from planner.fleet.slices import periods_of, program_slices, slices_of
 from planner.fleet.types import PlanRequest, Progress
 from planner.fleet.verification import ScopedSlo, scoped_slos
 from planner.optimizer import (
-    FEASIBILITY_TOLERANCE,
     WORK,
     Allocation,
     FleetProblem,
@@ -229,8 +228,7 @@ class FleetSearch:
                 problem = self.problem(columns, flat, program, charge)
                 answer = solved(problem)
             if is_cheapest:
-                beyond = most * (1.0 + FEASIBILITY_TOLERANCE)  # where there is none that costs so much
-                found.known[program] = max(least, min(lower_bound(answer), beyond), answer.at_least_usd_per_hour)
+                found.known[program] = max(least, min(lower_bound(answer), most), answer.at_least_usd_per_hour)
             if answer.status is SolveStatus.INFEASIBLE and most < math.inf:
                 found.left.append(most)
             fleet = self._spread(answer, problem, solved)
