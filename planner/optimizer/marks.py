@@ -39,22 +39,22 @@ def charged_bound(layout: Layout, uncharged: Uncharged, dearest: Callable[[], fl
     """
     charge, is_mark = float(layout.charge.max()), layout.in_group & (layout.charge > 0.0)
     marks = [sum(1 << g for g in np.flatnonzero(own).tolist()) for own in is_mark]
-    left: list[tuple[float, int, int, int, float, FloatArray | None]] = []
+    left: list[tuple[float, int, int, int, int, float, FloatArray | None]] = []
     order, closed = itertools.count(), math.inf
 
     def open_branch(paid: int, ruled_out: int, known: tuple[float, FloatArray | None] | None = None) -> None:
-        charges = charge * fewest_marks(layout, marks, paid, ruled_out)
+        fewest = fewest_marks(layout, marks, paid, ruled_out)
         allowed = np.array([not own & ruled_out for own in marks], dtype=bool)
-        usd, values = known or uncharged(allowed[layout.pair_unit], charges)
+        usd, values = known or uncharged(allowed[layout.pair_unit], charge * fewest)
         if math.isfinite(usd):
-            heapq.heappush(left, (usd + charges, next(order), paid, ruled_out, usd, values))
+            heapq.heappush(left, (usd + charge * fewest, next(order), fewest, paid, ruled_out, usd, values))
 
     open_branch(0, 0)
     programs = 1
     while left and left[0][0] < dearest() * (1.0 - gap) and programs < MOST_PROGRAMS:
-        bound, _, paid, ruled_out, usd, values = heapq.heappop(left)
+        bound, _, fewest, paid, ruled_out, usd, values = heapq.heappop(left)
         carried = _carried(layout, values)
-        if len(carried) <= fewest_marks(layout, marks, paid, ruled_out):
+        if len(carried) <= fewest:
             closed = min(closed, bound)
             continue
         mark = max((each for each in carried if not each & paid), key=lambda each: carried[each])
