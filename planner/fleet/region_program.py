@@ -39,7 +39,7 @@ from planner.search import Mode, capacity_of, find_families, with_rounded_bursts
 from planner.serving import MOST_REPLICAS, Deployment, Pool, evaluate
 from planner.simulator import simulate
 from planner.supply import FleetLimits, Site, SiteSupply, resource_use
-from planner.traffic import BYTES_PER_TOKEN, HOURS, DemandProfile, network_time, utc_factors
+from planner.traffic import BYTES_PER_TOKEN, HOURS, DemandProfile, utc_factors
 from planner.workload import LatencyDistribution, LatencyTarget, Slo, Workload
 
 DISTANCE_STEP_S = 0.05
@@ -215,8 +215,7 @@ class World:
 
     def time_to(self, area: str, distance: RegionDistance) -> LatencyDistribution:
         """On the way from an area to a region."""
-        own = self.request.areas[area]
-        return network_time(distance.round_trips_s[area], own.access_ms * MS, own.new_connections)
+        return self.request.areas[area].network_time(distance.round_trips_s[area])
 
     def delays_s(self, area: str, distance: RegionDistance) -> tuple[float, ...]:
         """By target to which the way counts, its quantile, and by how much the area's own is shorter [s]."""

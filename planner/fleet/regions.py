@@ -526,7 +526,7 @@ def _assumptions(world: World, fleets: Sequence[RegionFleet]) -> tuple[str, ...]
     """What the numbers take for granted."""
     areas, request = {area.name: area for area in world.hardware.areas}, world.request
     lines = [
-        f"users in {name} stand at {areas[name].stands_at} of Azure, with an access network of {own.access_ms:g} ms in "
+        f"users in {name} stand at {areas[name].stands_at} of Azure, with an access network of {own.access_text} in "
         f"the mean (exponential), on clocks {areas[name].utc_offset_hours:+g} h from UTC without daylight saving"
         + (f"; {100 * own.new_connections:.0f} % of requests open a connection" if own.new_connections else "")
         for name, own in request.areas.items()

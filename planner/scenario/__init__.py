@@ -27,6 +27,7 @@ from planner.scenario.llm_catalogue import formats_with
 from planner.scenario.read import (
     SCENARIO_KEY,
     build_request,
+    demand_of_trace,
     file_references,
     folder_of,
     lengths_of,

@@ -53,7 +53,7 @@ from planner.scenario.files import (
     with_overrides,
 )
 from planner.scenario.llm_catalogue import formats_with
-from planner.scenario.snippets import cells_snippet
+from planner.scenario.snippets import MAX_CELLS, cells_snippet
 from planner.scenario.types import (
     NARROWER,
     CellLengths,
@@ -75,6 +75,7 @@ from planner.scenario.types import (
 )
 from planner.supply import read_prices, typed_sku
 from planner.traffic import (
+    MIN_CELLS,
     AreaDemand,
     AreaTerms,
     Cascade,
@@ -82,6 +83,7 @@ from planner.traffic import (
     Forecast,
     OfflineWork,
     Service,
+    Trace,
     fit_forecast,
     lengths_with_images,
     list_recordings,
@@ -300,7 +302,9 @@ def scenario_of_region(written: Mapping[str, Any], fleet: RegionFleet) -> dict[s
     if isinstance(scv, str):
         workload.setdefault("drift", scv)
     place = {"provider": fleet.site.provider, "region": fleet.site.region}
-    if not any(workload.get(name) for name in _LENGTHS):
+    own_lengths = any(area.get("lengths") for area in written["demand"].values())
+    if own_lengths or not any(workload.get(name) for name in _LENGTHS):
+        workload["lengths"] = None
         workload["classes"] = [
             {"name": kind.name, "share": kind.share, "lengths": cells_snippet(kind.lengths)}
             for kind in request.workload.classes
@@ -533,13 +537,13 @@ def _areas(scenario: Scenario, folder: Path | None) -> tuple[dict[str, AreaDeman
     recorded = _recorded(named, hours, folder) if amount == "trace" else {}
     rates = {name: recorded[name].rate_per_s if recorded else getattr(area, amount) for name, area in named.items()}
     total, found = math.fsum(rates.values()), dict[str, AreaDemand]()
-    has_lengths = any(getattr(workload, field) for field in _LENGTHS)
+    lengths, workload = _lengths_by_area(named, recorded, workload, folder)
     for name, area in named.items():
         with naming_field(f"demand.{name}"):
             found[name] = AreaDemand(
                 rate_per_s=rates[name] / total,
                 hours=recorded[name].hours if recorded else hours[name],
-                lengths=recorded[name].lengths if recorded and not has_lengths else None,
+                lengths=lengths.get(name),
                 **area.model_dump(include=set(AreaTerms.model_fields)),
             )
     if amount == "weight":
@@ -549,6 +553,33 @@ def _areas(scenario: Scenario, folder: Path | None) -> tuple[dict[str, AreaDeman
             bound = f"states the traffic a second time, beside demand by {amount}"
             raise InputError(f"workload.{field}", given, bound, "leave it out, or give weights")
     return found, workload.model_copy(update={"users" if amount == "users" else "rate_per_s": total})
+
+
+def _lengths_by_area(
+    named: Mapping[str, ScenarioArea],
+    recorded: Mapping[str, AreaDemand],
+    workload: ScenarioWorkload,
+    folder: Path | None,
+) -> tuple[dict[str, TokenLengths | None], ScenarioWorkload]:
+    """Lengths of every area where some area has its own, and the workload without what they take the place of.
+
+    Its own go before those of the workload, which go before recorded ones. Raises InputError where an area has none.
+    """
+    stated = [field for field in _LENGTHS if getattr(workload, field)]
+    if not any(area.lengths for area in named.values()):
+        return {name: area.lengths for name, area in recorded.items() if not stated}, workload
+    if others := [field for field in stated if field != "lengths"]:
+        bound = f"is given beside {', '.join(f'demand.{name}.lengths' for name, area in named.items() if area.lengths)}"
+        raise InputError(f"workload.{others[0]}", "given", bound, "leave one of them out")
+    found = dict[str, TokenLengths | None]()
+    for name, area in named.items():
+        field = f"demand.{name}.lengths" if area.lengths else "workload.lengths"
+        form = area.lengths or workload.lengths
+        found[name] = _lengths(form, folder, field) if form else recorded[name].lengths if recorded else None
+        if found[name] is None:
+            fix = "add lengths, or workload.lengths for areas without any"
+            raise InputError(f"demand.{name}.lengths", "(missing)", "other areas have lengths of their own", fix)
+    return found, workload.model_copy(update={"lengths": None})
 
 
 def _named_areas(demand: Mapping[str, ScenarioArea]) -> tuple[str, dict[str, ScenarioArea]]:
@@ -580,25 +611,61 @@ def _recorded(
     folder: Path | None,
 ) -> dict[str, AreaDemand]:
     """Rate, day and lengths of every area by the rows of its trace. Raises InputError, also for rows of no area."""
-    hardware, found = load_hardware(), dict[str, AreaDemand]()
-    offsets = {area.name: area.utc_offset_hours for area in hardware.areas}
+    found = dict[str, AreaDemand]()
     for file in dict.fromkeys(str(area.trace) for area in named.values()):
         own = [name for name, area in named.items() if area.trace == file]
         with naming_field(f"demand.{own[0]}.trace"):
             trace = read_trace(path_in(folder, file))
-            if trace.areas is None:
-                bound = "has no column that says where its users are"
-                raise InputError("area", file, bound, "add a column area, such as us-east, japan or DE")
-            areas = {word: user_area(hardware, word, "area") for word in set(trace.areas.tolist())}
-            if set(areas.values()) != set(own):
-                bound = f"has rows of {', '.join(sorted(set(areas.values())))}, demand has {', '.join(own)} of it"
+            words = _words_of_areas(trace, file)
+            if set(words) != set(own):
+                bound = f"has rows of {', '.join(sorted(words))}, demand has {', '.join(own)} of it"
                 raise InputError(
                     "area", file, bound, f"write demand: {{{own[0]}: {{trace: FILE}}}} for each area of it"
                 )
-            for name in own:
-                words = [word for word, area in areas.items() if area == name]
-                found[name] = recorded_in(trace, words, offsets[name], hours[name])
+            found |= _recorded_in_each(trace, words, hours)
     return found
+
+
+def _words_of_areas(trace: Trace, file: str) -> dict[str, list[str]]:
+    """What a trace calls each area. Raises InputError where it says of no request, or of one that is not known."""
+    if trace.areas is None:
+        bound = "has no column that says where its users are"
+        raise InputError("area", file, bound, "add a column area, such as us-east, japan or DE")
+    hardware, words = load_hardware(), dict[str, list[str]]()
+    for word in sorted(set(trace.areas.tolist())):
+        words.setdefault(user_area(hardware, word, "area"), []).append(word)
+    return words
+
+
+def _recorded_in_each(
+    trace: Trace, words: Mapping[str, list[str]], hours: Mapping[str, DemandProfile | None], cells: int = MAX_CELLS
+) -> dict[str, AreaDemand]:
+    offsets = {area.name: area.utc_offset_hours for area in load_hardware().areas}
+    return {name: recorded_in(trace, words[name], offsets[name], hours.get(name), cells) for name in words}
+
+
+def demand_of_trace(trace: Trace, profile: Any = None, cells: int = MAX_CELLS) -> dict[str, Any]:  # noqa: ANN401
+    """`demand` of a trace that says where its users are: rate, hours and lengths of each area, without the file.
+
+    Args:
+        trace: with areas; its times are those of UTC.
+        profile: of the scenario, as it is written: then the day of every area; None: hours as recorded.
+        cells: of the lengths of all areas together, at most; of an area as few as `MIN_CELLS`.
+
+    Raises:
+        InputError: an area that is not known, or an hour of the day that neither was recorded nor is given.
+    """
+    words = _words_of_areas(trace, trace.source)
+    day = _profile(ScenarioArea(hours=profile).hours, None)
+    demand = {}
+    for name, area in _recorded_in_each(
+        trace, words, dict.fromkeys(words, day), max(MIN_CELLS, cells // len(words))
+    ).items():
+        assert area.lengths is not None  # what was recorded has some
+        demand[name] = {"rate_per_s": area.rate_per_s, "lengths": cells_snippet(area.lengths)}
+        if day is None and area.hours is not None:
+            demand[name]["hours"] = area.hours.model_dump(mode="json", exclude_defaults=True)
+    return demand
 
 
 def _world_profile(areas: Mapping[str, AreaDemand]) -> DemandProfile:

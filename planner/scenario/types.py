@@ -568,6 +568,9 @@ class ScenarioArea(AreaTerms):
     hours: Profile | None = Field(
         default=None, description="factors by hour of the area's own clock; default: profile, else of trace, else even"
     )
+    lengths: Lengths | None = Field(
+        default=None, description="of its requests; default: those of workload, else of trace"
+    )
 
 
 class ScenarioSimulation(Frozen):

@@ -11,19 +11,23 @@ TCP (RFC 9293, section 3.5), one for TLS 1.3 (RFC 8446, section 2).
 
 A round trip is the distance between two cloud regions (``hardware_db/network``), which hardly varies, plus the access
 network, which does: exponential about its mean. That is a choice: nothing in the database says how the access networks
-of users differ, so a scenario sets the mean (`AreaDemand.access_ms`).
+of users differ, so a scenario sets the mean (`AreaTerms.access_ms`), or that of each kind of line and the share of
+requests that come over it: with shares p_k and means m_k the access network takes longer than t with probability
+
+    sum over k of p_k exp(-t / m_k)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from typing import Self
+import re
+from collections.abc import Collection, Mapping
+from typing import Annotated, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
-from planner.core import Frozen, InputError
+from planner.core import Frozen, InputError, from_validation_error
 from planner.traffic.profiles import measured_from_trace
 from planner.traffic.services import DemandProfile
 from planner.traffic.trace import Trace
@@ -42,11 +46,48 @@ POINTS = 512
 """Support points of a network time. Affects precision only."""
 
 
+class AccessLine(Frozen):
+    """One kind of line by which requests reach the network: fixed, mobile."""
+
+    mean_ms: float = Field(ge=0, le=10_000, description="mean round trip [ms]")
+    share: float = Field(ge=0, le=1, description="of the requests of the area")
+
+
+MOST_LINES = 8
+"""Kinds of lines of an area. A choice: all that anybody tells apart."""
+_LINES = TypeAdapter(dict[str, AccessLine])
+_LINE = re.compile(r"\s*(\S+)\s+(\d[\d.]*) ?% at (\d[\d.]*) ?ms\s*")
+"""A kind of line as people write it: name, share, mean."""
+
+
+def _form_of_access(value: object) -> object:
+    """A mean, or kinds of lines as fields or in words (`AreaTerms.access_text`). Raises InputError."""
+    if isinstance(value, str):
+        found = [_LINE.fullmatch(part) for part in value.split(",")]
+        parts = {one[1]: {"mean_ms": one[3], "share": f"{one[2]}e-2"} for one in found if one is not None}
+        value = parts if len(parts) == len(found) else value.removesuffix("ms").strip()
+    if isinstance(value, Mapping) and len(value) <= MOST_LINES:
+        try:
+            lines = _LINES.validate_python(value)
+        except ValidationError as error:
+            raise from_validation_error(error) from None
+        if not math.isclose(total := math.fsum(line.share for line in lines.values()), 1.0, abs_tol=1e-6):
+            raise InputError("", round(total, 6), "is what the shares add up to", "give shares that add up to 1")
+        return lines
+    try:
+        return AccessLine.model_validate({"mean_ms": value, "share": 1}).mean_ms
+    except ValidationError:
+        bound = f"must be a mean from 0 to 10,000 ms, or up to {MOST_LINES} kinds of lines with mean_ms and share"
+        fix = "write 20, or {fixed: {mean_ms: 28, share: 0.6}, mobile: {mean_ms: 70, share: 0.4}}"
+        raise InputError("", value, bound, fix) from None
+
+
 class AreaTerms(Frozen):
     """How the users of one area are reached, and what holds for them."""
 
-    access_ms: float = Field(
-        default=ACCESS_MS, ge=0, le=10_000, description="mean round trip of the access network [ms]"
+    access_ms: Annotated[float | dict[str, AccessLine], BeforeValidator(_form_of_access)] = Field(
+        default=ACCESS_MS,
+        description="mean round trip of the access network [ms], or by kind of line `mean_ms` and `share` of requests",
     )
     new_connections: float = Field(default=0.0, ge=0, le=1, description="share of requests that open a connection")
     residency: tuple[str, ...] = Field(
@@ -56,6 +97,39 @@ class AreaTerms(Frozen):
     ttft_s: float | None = Field(
         default=None, gt=0, description="threshold on TTFT at these users, in place of that of slo [s]"
     )
+
+    @property
+    def access(self) -> Mapping[str, AccessLine]:
+        """Kinds of lines by name; the only one has none."""
+        one = self.access_ms
+        return one if isinstance(one, Mapping) else {"": AccessLine(mean_ms=one, share=1.0)}
+
+    @property
+    def access_text(self) -> str:
+        """The access network in words, which `access_ms` takes too.
+
+        >>> AreaTerms(access_ms="fixed 60 % at 28 ms, mobile 40 % at 70 ms").access_text
+        'fixed 60 % at 28 ms, mobile 40 % at 70 ms'
+        """
+        return ", ".join(
+            f"{name} {100.0 * line.share:g} % at {line.mean_ms:g} ms" if name else f"{line.mean_ms:g} ms"
+            for name, line in self.access.items()
+        )
+
+    def network_time(self, round_trip_s: float) -> LatencyDistribution:
+        """Time of a request on the way until its first token arrives, over all kinds of lines.
+
+        Args:
+            round_trip_s: between the region of the area and that of the pool [s].
+
+        >>> users = AreaTerms(access_ms="fixed 75 % at 10 ms, mobile 25 % at 50 ms")
+        >>> round(users.network_time(0.1).mean_s, 6)
+        0.12
+        """
+        lines = self.access.values()
+        return LatencyDistribution.mixture(
+            [(network_time(round_trip_s, line.mean_ms / 1000.0, self.new_connections), line.share) for line in lines]
+        )
 
 
 class AreaDemand(AreaTerms):
@@ -81,7 +155,11 @@ class AreaDemand(AreaTerms):
 
 
 def recorded_in(
-    trace: Trace, names: Collection[str], utc_offset_hours: float, hours: DemandProfile | None = None
+    trace: Trace,
+    names: Collection[str],
+    utc_offset_hours: float,
+    hours: DemandProfile | None = None,
+    cells: int = 2000,
 ) -> AreaDemand:
     """Rate, day and lengths of the requests of one area in a recording that says where users are.
 
@@ -90,6 +168,7 @@ def recorded_in(
         names: of the area in it, of at least one request.
         utc_offset_hours: what the clock of the area is ahead by [h].
         hours: by hour of that clock, where they are known otherwise; None: as recorded.
+        cells: of its lengths, at most.
 
     Raises:
         InputError: some hour of the day that is asked for was not recorded in whole.
@@ -108,7 +187,7 @@ def recorded_in(
         found = measured_from_trace(trace, starts_at_hours=starts_at_hours, rows=rows)
         rate_per_s, hours = found.mean_per_s, found.profile
     own = Trace.from_arrays(trace.arrival_s[rows], trace.input_tokens[rows], trace.output_tokens[rows], trace.source)
-    return AreaDemand(rate_per_s=rate_per_s, hours=hours, lengths=own.lengths())
+    return AreaDemand(rate_per_s=rate_per_s, hours=hours, lengths=own.lengths(cells))
 
 
 def utc_factors(hours: DemandProfile | None, utc_offset_hours: float) -> tuple[float, ...]:

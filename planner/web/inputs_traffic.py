@@ -15,8 +15,8 @@ import streamlit as st
 from planner.charts import length_histogram
 from planner.core import PlannerError, significant
 from planner.llm import packaged_llm
-from planner.scenario import lengths_of, quickstart, snippets, workload_arrivals
-from planner.traffic import RecognisedTrace, list_lengths, load_lengths, load_profile, preset_scv, read_any_trace
+from planner.scenario import demand_of_trace, lengths_of, quickstart, snippets, workload_arrivals
+from planner.traffic import RecognisedTrace, Trace, list_lengths, load_lengths, load_profile, preset_scv, read_any_trace
 from planner.web import components, fields, session
 from planner.workload import (
     MAX_IMAGE_PIXELS,
@@ -62,6 +62,9 @@ FIRST_AREAS = {"us-east": {"weight": 1.0}, "europe": {"weight": 1.0}}
 _POISSON: session.Changes = {"workload.scv": 1.0, "workload.drift": None, "workload.scaling": "superpose"}
 _NO_ARRIVALS: session.Changes = {"workload.classes": [], **_POISSON}
 """Poisson arrivals of one class: what other lengths start from."""
+_OF_USERS = ("requests_per_user_per_day", "sessions_per_user_per_day", "sessions")
+_NO_RATE: session.Changes = {"workload.replay": None, "workload.concurrency": None, "workload.think_time_s": 0.0}
+"""Arrivals that are stated otherwise than by a rate."""
 _CLOSED_LOOP: session.Changes = {"workload.rate_per_s": None, "workload.batch_mean": 1.0, **_POISSON}
 """Fields that do not go with a closed loop, at their defaults."""
 _IMAGE_SIZE = re.compile(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", re.IGNORECASE)
@@ -192,7 +195,8 @@ def lengths_inputs() -> None:
     """The source of lengths, and their means."""
     lengths = session.value("workload.lengths")
     shown = _source_of(lengths)
-    titles = {CONSTANT: "every request alike", OTHER: "as in the scenario file"}
+    by_area = any(area.get("lengths") for area in (session.value("demand") or {}).values())
+    titles = {CONSTANT: "every request alike", OTHER: "of each area" if by_area else "as in the scenario file"}
     if shown == HISTOGRAM:
         titles[HISTOGRAM] = f"your trace: {lengths.get('source', 'histogram')}"
     st.selectbox(
@@ -428,17 +432,23 @@ def _prefix_changes(tokens: int) -> session.Changes:
 
 
 def read_trace_file(name: str, raw: bytes) -> str:
-    """An uploaded trace becomes the traffic: its lengths, rate and burstiness; what it is. Raises InputError."""
+    """An uploaded trace becomes the traffic: its lengths, rate and burstiness; what it is. Raises InputError.
+
+    One that says where its users are becomes the demand of each area.
+    """
     recognised = read_any_trace(io.BytesIO(raw), name)
+    if recognised.trace.areas is not None and not recognised.lengths_only:
+        _use_areas(recognised.trace)
+        return trace_note(name, recognised)
     distribution = recognised.trace.lengths(TRACE_CELLS)
     columns = (distribution.input_tokens, distribution.output_tokens, distribution.weights)
     changes: dict[str, Any] = {
         "workload.lengths": {"cells": [list(cell) for cell in zip(*columns, strict=True)], "source": name[:200]},
         **_NO_ARRIVALS,
-        "workload.replay": None,
-        "workload.concurrency": None,
-        "workload.think_time_s": 0.0,
+        **_NO_RATE,
     }
+    if any(not area.get("weight") for area in (session.value("demand") or {}).values()):
+        changes["demand"] = {}  # of which each says how much it asks for
     try:
         arrivals = snippets.arrivals_snippet(recognised.trace, None, TRACE_WINDOWS)
         changes |= {f"workload.{name}": given for name, given in arrivals.items()}
@@ -446,6 +456,15 @@ def read_trace_file(name: str, raw: bytes) -> str:
         pass
     session.change(session.of_shown_model(changes))
     return trace_note(name, recognised)
+
+
+def _use_areas(trace: Trace) -> None:
+    """Rate, hours and lengths of every area of a trace, in place of those of the scenario; terms of an area stay."""
+    before = session.value("demand") or {}
+    recorded = demand_of_trace(trace, session.value("profile"), TRACE_CELLS)
+    demand = {name: {**before.get(name, {}), "weight": None, "users": None, **own} for name, own in recorded.items()}
+    none = dict.fromkeys((f"workload.{name}" for name in ("rate_per_s", "lengths", *STATED_TRAFFIC, *_OF_USERS)), None)
+    session.change({"demand": demand, **none, **_NO_ARRIVALS, **_NO_RATE})
 
 
 def trace_note(name: str, recognised: RecognisedTrace) -> str:

@@ -16,11 +16,11 @@ from hardware_db import load_hardware
 from planner import launch
 from planner.analysis import headline
 from planner.charts import demands
-from planner.core import change, json_text, significant, with_unit
+from planner.core import InputError, change, json_text, significant, with_unit
 from planner.fleet import RegionsPlan, hardware_for
 from planner.report import glossary, regions, regions_to_dict
 from planner.scenario import Content, full_content, read_scenario, with_scenarios
-from planner.traffic import HOURS, profiles
+from planner.traffic import HOURS, AreaTerms, profiles
 from planner.web import bounds, components, fields, plan_tab, results, session
 
 HINTS = glossary.hints_of("regions")
@@ -28,12 +28,15 @@ AS_WRITTEN = "as in the file"
 """Hours that are no packaged day."""
 _AMOUNTS = ("weight", "rate_per_s", "users")
 """Of which one says how much an area asks for."""
+_ACCESS_HINT = (
+    "Mean round trip between users and the network, such as 20 ms; of several kinds of lines the share of requests "
+    "and the mean of each, such as: fixed 60 % at 28 ms, mobile 40 % at 70 ms."
+)
 COLUMNS = {
     "weight": ("Weight", 0.001),
     "rate_per_s": ("Requests/s", 0.001),
     "users": ("Users", 1.0),
     "ttft_ms": ("TTFT at most (ms)", 1.0),
-    "access_ms": ("Access network (ms)", 0.0),
 }
 """Numbers of an area: label and least value; of weight, rate and users there is the one that the scenario has."""
 
@@ -41,11 +44,14 @@ COLUMNS = {
 def show(content: Content, key: str) -> None:
     """The areas, and the plan for them."""
     _areas(content["demand"])
+    was_answered = results.is_planned(key)
     request = results.request_of(key)
     bounds.check(content, request)
     hardware = hardware_for(request)
     compute = partial(planner.plan_regions, request, hardware)
     found = results.compute_once((results.REGIONS, key), compute, "Planning over regions")
+    if results.is_planned(key) and not was_answered:
+        st.rerun()  # what the sidebar says of the answer
     st.markdown(f"#### {components.plain(regions.headline(found))}")
     if not found.feasible:
         components.bullets(found.diagnosis)
@@ -70,6 +76,7 @@ def _areas(demand: Mapping[str, Mapping[str, Any]]) -> None:
     config = {
         "area": st.column_config.SelectboxColumn("Area", options=_places(demand), required=True),
         "hours": st.column_config.SelectboxColumn("Hours", options=[*days, AS_WRITTEN]),
+        "access": st.column_config.TextColumn("Access network", help=_ACCESS_HINT),
         "residency": st.column_config.TextColumn("Served in", help="Areas, regions or providers; empty: everywhere."),
     }
     for name, (label, least) in COLUMNS.items():
@@ -100,9 +107,18 @@ def area_rows(demand: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
         hours, ttft_s = area.get("hours"), area.get("ttft_s")
         row = {"area": name, "hours": hours if hours is None or isinstance(hours, str) else AS_WRITTEN}
         row[amount] = area.get(amount)
-        row |= {"ttft_ms": None if ttft_s is None else 1000.0 * ttft_s, "access_ms": area.get("access_ms")}
+        row |= {"ttft_ms": None if ttft_s is None else 1000.0 * ttft_s, "access": _access_text(area)}
         rows.append(row | {"residency": ", ".join(area.get("residency") or ())})
     return rows
+
+
+def _access_text(area: Mapping[str, Any]) -> str:
+    """The access network of an area in words; as it was typed where that says none."""
+    given = area.get("access_ms")
+    try:
+        return AreaTerms(**({} if given is None else {"access_ms": given})).access_text
+    except InputError:
+        return str(given)
 
 
 def demand_of(rows: Iterable[Mapping[str, Any]], before: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -110,7 +126,9 @@ def demand_of(rows: Iterable[Mapping[str, Any]], before: Mapping[str, Mapping[st
     demand = {}
     for row in rows:
         area = dict(before.get(row["area"], {}))
-        area |= {name: row[name] for name in (*_AMOUNTS, "access_ms") if row.get(name) is not None}
+        area |= {name: row[name] for name in _AMOUNTS if row.get(name) is not None}
+        if (access := (row.get("access") or "").strip()) and access != _access_text(area):
+            area["access_ms"] = access
         area["hours"] = area.get("hours") if row.get("hours") == AS_WRITTEN else row.get("hours")
         area["ttft_s"] = None if row.get("ttft_ms") is None else row["ttft_ms"] / 1000.0
         area["residency"] = [name.strip() for name in (row.get("residency") or "").split(",") if name.strip()]

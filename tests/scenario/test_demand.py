@@ -13,13 +13,14 @@ from planner.core import InputError
 from planner.fleet import plan, plan_regions
 from planner.scenario import (
     build_request,
+    demand_of_trace,
     load_scenario,
     read_scenario,
     scenario_of_region,
     scenario_of_text,
     scenario_text,
 )
-from planner.traffic import load_profile
+from planner.traffic import load_profile, read_trace
 
 WORLD = "global-chat-llama-70b"
 
@@ -119,6 +120,58 @@ def test_a_trace_that_names_other_areas_is_refused(tmp_path: Path) -> None:
         load_scenario(traced(str(tmp_path / "bare.csv"), "germany"))
 
 
+def test_what_a_trace_says_of_its_areas_can_be_written_without_it(tmp_path: Path) -> None:
+    """The same request as by the file: rates, days, and lengths, which fit into the cells."""
+    file = trace_of(tmp_path)
+    by_file = load_scenario(traced(file, "germany", "us-east"))
+    content = changed(**demand_of_trace(read_trace(file)))
+    content["workload"] = {}
+    written = load_scenario(content)
+    for name, area in by_file.areas.items():
+        assert written.areas[name].rate_per_s == pytest.approx(area.rate_per_s)
+        assert written.areas[name].hours == area.hours
+    means = [
+        {kind.name: (kind.share, kind.lengths.mean_input, kind.lengths.mean_output) for kind in one.workload.classes}
+        for one in (by_file, written)
+    ]
+    assert means[0] == {name: pytest.approx(figures) for name, figures in means[1].items()}
+
+
+def test_a_known_day_goes_before_the_recorded_one(tmp_path: Path) -> None:
+    trace = read_trace(trace_of(tmp_path, hours=18))  # of which 18 to 24 h was never recorded
+    with pytest.raises(InputError, match="never recorded"):
+        demand_of_trace(trace)
+    found = demand_of_trace(trace, "office")
+    assert [area["rate_per_s"] for area in found.values()] == pytest.approx([8 / 18 / 60, 10 / 18 / 60])
+    assert not any("hours" in area for area in found.values())
+
+
+def test_lengths_of_an_area_go_before_those_of_all() -> None:
+    content = changed(uk={"weight": 3, "lengths": {"input_tokens": 9000, "output_tokens": 50}}, japan={"weight": 1})
+    content["workload"]["lengths"] = {"input_tokens": 100, "output_tokens": 200}
+    kinds = load_scenario(content).workload.classes
+    assert {kind.name: (kind.share, kind.lengths.mean_input) for kind in kinds} == {
+        "uk": (0.75, 9000),
+        "japan": (0.25, 100),
+    }
+
+
+@pytest.mark.parametrize(
+    ("workload", "field"),
+    [
+        ({"lengths": None}, "demand.japan.lengths"),
+        ({"lengths": None, "classes": [{"name": "all", "share": 1, "lengths": "azure-2023-conv"}]}, "workload.classes"),
+        ({"images": {"size": "640x480"}}, "workload.images"),
+    ],
+)
+def test_lengths_of_some_areas_leave_no_doubt_about_the_others(workload: dict[str, Any], field: str) -> None:
+    content = changed(uk={"weight": 3, "lengths": "azure-2023-code"}, japan={"weight": 1})
+    content["workload"] |= workload
+    with pytest.raises(InputError) as refused:
+        load_scenario(content)
+    assert refused.value.field == field
+
+
 def test_rates_of_areas_sum_to_the_rate_of_the_request() -> None:
     content = changed(uk={"rate_per_s": 3.0}, india={"rate_per_s": 2.0})
     del content["workload"]["rate_per_s"]
@@ -141,8 +194,9 @@ def test_a_plan_of_one_place_says_that_it_is_one() -> None:
     assert any("in one place" in line for line in found.warnings)
 
 
-def test_demand_is_written_as_it_is_read() -> None:
-    content = read_scenario(WORLD)[0]
+@pytest.mark.parametrize("access", ["20", "{fixed: {mean_ms: 28, share: 0.6}, mobile: {mean_ms: 70, share: 0.4}}"])
+def test_demand_is_written_as_it_is_read(access: str) -> None:
+    content = read_scenario(WORLD, [f"demand.japan.access_ms={access}"])[0]
     assert scenario_of_text(scenario_text(content.model_dump(mode="json"))).demand == content.demand
 
 
@@ -160,6 +214,7 @@ def test_demand_is_written_as_it_is_read() -> None:
         ({"uk": {"rate_per_s": 1}}, r"workload\.rate_per_s"),
         ({"uk": {"weight": 1, "hours": "azure-2024-conv-week"}}, "24 factors"),
         ({"uk": {"weight": 1, "hours": "ofice"}}, "hours"),
+        ({"uk": {"weight": 1, "access_ms": {"fixed": {"mean_ms": 28, "share": 0.6}}}}, r"demand\.uk\.access_ms"),
     ],
 )
 def test_what_an_area_may_not_say(demand: dict[str, Any], words: str) -> None:
@@ -174,9 +229,10 @@ def test_users_of_whom_nothing_is_known_are_asked_about() -> None:
         load_scenario(content)
 
 
-def test_a_fleet_of_a_region_has_a_scenario_that_asks_for_the_same() -> None:
+@pytest.mark.parametrize("more", [(), ("demand.japan.lengths=azure-2023-code",)], ids=["alike", "of each area"])
+def test_a_fleet_of_a_region_has_a_scenario_that_asks_for_the_same(more: tuple[str, ...]) -> None:
     """Read back, it is the request that the fleet was planned for: rate, day, targets less the way, prices, place."""
-    few = ["search.tp=[4]", "search.skus=[h100-sxm]", "workload.rate_per_s=8"]
+    few = ["search.tp=[4]", "search.skus=[h100-sxm]", "workload.rate_per_s=8", *more]
     content, folder = read_scenario(WORLD, few)
     found = plan_regions(build_request(content, folder), simulate=False)
     for fleet in found.fleets:
