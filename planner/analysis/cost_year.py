@@ -16,6 +16,7 @@ from itertools import accumulate
 
 from hardware_db import HardwareDb, Price
 from planner.analysis.api_prices import HOUR_S, mean_served_per_s, mean_tokens, price_names
+from planner.analysis.headline import gpus_words
 from planner.analysis.purchase_alternatives import commitment_words
 from planner.core import HOURS_PER_MONTH, InputError, rebuilt
 from planner.fleet import Plan
@@ -39,12 +40,14 @@ class MonthAhead:
         demand: mean over it, over today's.
         requests: in it, of what the plan serves.
         gpus: that serve its largest demand, by SKU.
+        fleet: the same in words.
     """
 
     start: date
     demand: float
     requests: float
     gpus: Mapping[str, int]
+    fleet: str
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def cost_year(
         largest = max(factors)
         gpus = fleet_gpus(plan, min(largest, max(1.0, largest / (1.0 + max(headroom, 0.0)))))
         start = forecast.start + timedelta(days=first)
-        ahead.append(MonthAhead(start, demand, demand * hours * served, gpus))
+        ahead.append(MonthAhead(start, demand, demand * hours * served, gpus, gpus_words(gpus, [plan])))
     own = [_bought_usd_per_hour(plan, month.gpus, hardware) for month in ahead]
     paths = [CostPath(AS_PLANNED, tuple(HOURS_PER_MONTH * usd for usd in own))]
     reserved, why = _reserved(plan, [month.gpus for month in ahead], hardware)

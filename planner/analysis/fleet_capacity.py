@@ -12,7 +12,7 @@ from datetime import date
 from functools import partial
 
 from planner.analysis.cost_year import CostYear
-from planner.analysis.headline import fleet_words
+from planner.analysis.headline import fleet_words, gpus_words
 from planner.analysis.replanner import CHANGE_TOLERANCE, Replanner
 from planner.analysis.types import Headroom, KeptFleet
 from planner.core import InputError, rebuilt
@@ -257,6 +257,7 @@ class NextFleet:
         fleet: in words; empty where none is found.
         gpus: by SKU.
         more_gpus: than the one before, by SKU.
+        more: the same in words.
         usd_per_hour: what it costs [USD/h].
         until: last day it holds, at the same percentile; None: not exceeded in ten years.
     """
@@ -266,6 +267,7 @@ class NextFleet:
     fleet: str
     gpus: dict[str, int]
     more_gpus: dict[str, int]
+    more: str
     usd_per_hour: float
     until: date | None
 
@@ -335,7 +337,7 @@ def next_purchases(
         months: that each has to hold for at least, where the demand grows steadily.
         percentile: of the demand that is bought for.
     """
-    forecast, before = growth.forecast, plan.gpus
+    forecast, before = growth.forecast, plan
     purchases: list[NextFleet] = []
     until = forecast.holds_until(1.0 + growth.headroom, percentile)
     while until is not None and len(purchases) < count:
@@ -345,15 +347,14 @@ def next_purchases(
         request = rebuilt(plan.request, growth=plan.request.growth * factor)
         found = replanner.plan(request)
         if not found.feasible or found.cost is None:
-            purchases.append(NextFleet(needed, factor, "", {}, {}, float("inf"), until))
+            purchases.append(NextFleet(needed, factor, "", {}, {}, "", float("inf"), until))
             break
         until = forecast.holds_until(
             factor * (1.0 + max(0.0, headroom(found, corrections=plan.corrections).share)), percentile
         )
-        more = {sku: found.gpus.get(sku, 0) - before.get(sku, 0) for sku in {**before, **found.gpus}}
+        more = {sku: found.gpus.get(sku, 0) - before.gpus.get(sku, 0) for sku in {**before.gpus, **found.gpus}}
         changed = {sku: number for sku, number in more.items() if number}
-        purchases.append(
-            NextFleet(needed, factor, fleet_words(found), found.gpus, changed, found.cost.usd_per_hour, until)
-        )
-        before = found.gpus
+        fleet, words = fleet_words(found), gpus_words(changed, [before, found], more=True)
+        purchases.append(NextFleet(needed, factor, fleet, found.gpus, changed, words, found.cost.usd_per_hour, until))
+        before = found
     return FleetGrowth(forecast, growth.headroom, growth.horizons, tuple(purchases), percentile)

@@ -8,7 +8,7 @@ the plan, beside what it would be on exact estimates.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hardware_db import ANYWHERE, GpuSku, HardwareDb
@@ -150,9 +150,22 @@ def sku_words(sku: GpuSku) -> str:
 
 def fleet_words(plan: Plan) -> str:
     """GPUs by SKU, most first: ``9 × MI300X + 1 × H100 SXM``."""
-    names = {pool.config.sku.id: sku_words(pool.config.sku) for pool in plan.pools}
-    counts = sorted(plan.gpus.items(), key=lambda item: -item[1])
-    return " + ".join(f"{count:,} × {names[sku]}" for sku, count in counts)
+    return gpus_words(plan.gpus, [plan])
+
+
+def gpus_words(gpus: Mapping[str, int], plans: Iterable[Plan], *, more: bool = False) -> str:
+    """Counts of GPUs by SKU, most first, in the words of the plans that run on them.
+
+    Args:
+        gpus: by SKU.
+        plans: whose pools say what each SKU is called.
+        more: these are changes: ``+8 × H100 SXM, -4 × A100 SXM 80GB``.
+    """
+    names = {pool.config.sku.id: sku_words(pool.config.sku) for plan in plans for pool in plan.pools}
+    counts = sorted(gpus.items(), key=lambda item: -item[1])
+    return (", " if more else " + ").join(
+        f"{f'{count:+,}' if more else f'{count:,}'} × {names.get(sku, sku)}" for sku, count in counts
+    )
 
 
 def replica_words(plan: Plan) -> str:

@@ -46,6 +46,8 @@ from planner.optimizer import Objective
 from planner.scenario import PlanSide, share_of_threshold
 from planner.supply import OWNED
 
+FRAME_PX = 250
+"""Height of the frame of lines whose legend takes several rows on a phone. A choice."""
 NAMES_OF_ALTERNATIVES = {
     **{"plan": "{}", "format": "{}", "sku": "only {}"},
     **{"mode": "only {}, any SKU", "engine": "{}, SKUs of the plan"},
@@ -185,7 +187,7 @@ def pool_cost_chart(plan: Plan) -> alt.LayerChart:
     ends: dict[str, Row] = {}
     for row in rows:
         idle = ends.get(row["pool"], {"idle": 0.0})["idle"] + row["share"] * (row["part"] in (FREE, SPARE, DARK))
-        label = f"${row['end']:,.0f}" + (f" ({percent(idle)} in reserve)" if idle else "")
+        label = f"${row['end']:,.0f}" + (f" ({percent(idle)} free)" if idle else "")
         ends[row["pool"]] = {"pool": row["pool"], "end": row["end"], "idle": idle, "label": label}
     axes = bar_axes(list(ends.values()), "pool", "end", "USD per month", width_px=220, format=",~f")
     shown = tooltip("pool", "usd_per_month", part="Pays for", share="Share of the pool's cost")
@@ -323,7 +325,7 @@ def api_cost_chart(plan: Plan, apis: Sequence[ApiBreakEven], headroom: float) ->
         layers.append(text.encode(x=x, y=y))
     subtitle = "Diamond: break-even. Vertical line: planned rate. Grey: beyond the fleet."
     title = titled("Which is cheaper at which demand?", subtitle)
-    return layered(layers, title, 420, "Cost of self-hosting and of hosted APIs against demand")
+    return layered(layers, title, FRAME_PX, "Cost of self-hosting and of hosted APIs against demand", grows=True)
 
 
 def cost_year_rows(costs: CostYear) -> list[Row]:
@@ -348,7 +350,8 @@ def cost_year_chart(costs: CostYear) -> alt.LayerChart:
     look = series("option", styles, stroke_legend(list(styles), symbolStrokeWidth=2.5))
     shown = tooltip("option", "month", "cumulated_usd", "usd_in_month")
     title = titled("What has been paid after each month?", "Where two lines cross, the cheaper one has paid back.")
-    return layered([lines(rows, shown, x=x, y=y, **look)], title, 380, "Cumulated cost, own against API")
+    drawn = [lines(rows, shown, x=x, y=y, **look)]
+    return layered(drawn, title, FRAME_PX, "Cumulated cost, own against API", grows=True)
 
 
 # --- plans side by side -----------------------------------------------------------------------------------------------

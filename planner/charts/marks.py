@@ -55,9 +55,12 @@ def inline_chart(rows: Iterable[Mapping[str, object]]) -> alt.Chart:
     return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
 
 
-def layered(layers: Sequence[alt.Chart], title: alt.TitleParams, height_px: int, description: str) -> alt.LayerChart:
-    """Layers under one title."""
-    return alt.LayerChart(layer=list(layers), title=title, height=height_px, description=description)
+def layered(
+    layers: Sequence[alt.Chart], title: alt.TitleParams, height_px: int, description: str, *, grows: bool = False
+) -> alt.LayerChart:
+    """Layers under one title, so high in all; where it `grows`, the frame is, however many lines a legend takes."""
+    chart = alt.LayerChart(layer=list(layers), title=title, height=height_px, description=description)
+    return chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding")) if grows else chart
 
 
 def titled(text: str, subtitle: str | list[str], offset_px: int | None = None) -> alt.TitleParams:
@@ -377,8 +380,14 @@ class Box(NamedTuple):
 
 
 def label_placements(
-    points: Sequence[tuple[float, float]], labels: Sequence[tuple[float, float, str]], width_px: float, height_px: float
-) -> list[Placement]:
+    points: Sequence[tuple[float, float]],
+    labels: Sequence[tuple[float, float, str]],
+    width_px: float,
+    height_px: float,
+    fixed: Sequence[tuple[float, float, Placement, str]] = (),
+    *,
+    only_free: bool = False,
+) -> list[Placement | None]:
     """A placement for every label, in order; where none is free, the one that covers least and stays inside.
 
     Args:
@@ -386,9 +395,12 @@ def label_placements(
         labels: the labelled points, in the same shares, and their texts; the first ones choose first.
         width_px: of the chart at its narrowest [px].
         height_px: of the chart [px].
+        fixed: labels that stand already, in the same shares.
+        only_free: None for labels without a free placement.
     """
     taken = [_point_box(x * width_px, y * height_px) for x, y in points]
-    placements = []
+    taken += [_text_box(x * width_px, y * height_px, placement, text) for x, y, placement, text in fixed]
+    placements: list[Placement | None] = []
     for x, y, text in labels:
         own = _point_box(x * width_px, y * height_px)
         boxes = [_text_box(x * width_px, y * height_px, placement, text) for placement in PLACEMENTS]
@@ -398,8 +410,9 @@ def label_placements(
             for box in boxes
         ]
         best = costs.index(min(costs))
-        taken.append(boxes[best])
-        placements.append(PLACEMENTS[best])
+        is_left_out = only_free and costs[best] > 0
+        placements.append(None if is_left_out else PLACEMENTS[best])
+        taken += [] if is_left_out else [boxes[best]]
     return placements
 
 
@@ -419,6 +432,20 @@ def apart(labels: Sequence[tuple[float, float, str]], width_px: float, height_px
         if not any(box.overlaps(other) for other in kept.values()):
             kept[place] = box
     return list(kept)
+
+
+def words_by_width(row: Row, color: str, wide: Placement | None, phone: Placement | None) -> alt.Chart:
+    """A label as `words`, placed otherwise on a phone; without a placement it is not there."""
+
+    def chosen(narrow: object, other: object) -> alt.ExprRef:
+        return alt.ExprRef(f"{ON_A_PHONE} ? {json.dumps(narrow)} : {json.dumps(other)}")
+
+    there = (wide is not None, phone is not None)
+    wide, phone = wide or PLACEMENTS[0], phone or PLACEMENTS[0]
+    places = {name: chosen(getattr(phone, name), getattr(wide, name)) for name in Placement._fields}
+    look: dict[str, Any] = {**places, "opacity": chosen(int(there[1]), int(there[0])), "color": color, "fontSize": 12}
+    text: alt.Chart = inline_chart([row]).mark_text(**look).encode(text="label:N")
+    return text
 
 
 def _point_box(x: float, y: float) -> Box:

@@ -9,11 +9,11 @@ import altair as alt
 
 from planner.charts.marks import (
     ABOVE,
+    BAR_HEIGHT_PX,
     BLUE,
     GREEN,
     GREY,
     ORANGE,
-    SECOND_SUBTITLE_PX,
     SKY,
     VERMILLION,
     Row,
@@ -21,7 +21,6 @@ from planner.charts.marks import (
     axis,
     bar_axes,
     bars,
-    bars_px,
     colored,
     end_labels,
     inline_chart,
@@ -200,8 +199,7 @@ def memory_chart(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChar
         f"Memory of one GPU of a replica of {label}",
         ["At the end: requests of mean length that fit at once.", "Thick tick: all the HBM there is."],
     )
-    height = max(LEAST_MEMORY_PX, SECOND_SUBTITLE_PX + bars_px(len(ends), legend=True))
-    return layered(layers, title, height, "HBM by what it holds on each SKU")
+    return layered(layers, title, BAR_HEIGHT_PX * (len(ends) + 1), "HBM by what it holds on each SKU", grows=True)
 
 
 def sku_rows(fitted: Sequence[PoolOnSku], running: float) -> list[Row]:

@@ -16,6 +16,7 @@ from planner.charts.marks import (
     GREY,
     ORANGE,
     VERMILLION,
+    Placement,
     Row,
     axis,
     dots,
@@ -27,6 +28,7 @@ from planner.charts.marks import (
     titled,
     tooltip,
     words,
+    words_by_width,
 )
 from planner.core import significant
 from planner.engine import ReplicaConfig
@@ -48,6 +50,14 @@ SHARED_LABEL_FACTOR = 1.6
 """Operators of a step that differ by less than this factor in intensity and in FLOP/s share one label. A choice."""
 NARROWEST_FRAME_PX = (440.0, 270.0)
 """Width and height of a roofline's frame on the narrowest page: labels that do not overlap there overlap nowhere."""
+PHONE_FRAME_PX = (270.0, 220.0)
+"""The same on a phone of 390 px, where labels that would overlap are left out: a touch says what a mark is."""
+PEAK_PLACEMENT, LEFT_OF_RIDGE, RIGHT_OF_RIDGE = (
+    Placement("right", -4, -7),
+    Placement("right", -6, -10),
+    Placement("left", 6, -10),
+)
+"""Where the names of roofs stand: peaks at their right ends, ridge points at the bottom beside their lines."""
 STEP_STYLES = ((BLUE, "circle"), (VERMILLION, "triangle-up"), (GREEN, "square"), (ORANGE, "cross"))
 """Colour and shape of one step after another."""
 
@@ -203,12 +213,12 @@ def roofline(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> alt.Laye
     points = roofline_rows(config, shapes)
     frame = _frame([config], points)
     roofs = _in_tflops(roof_rows(config, *frame.intensities))
-    x, y = frame.axes("Arithmetic intensity (FLOP per byte of HBM traffic)", "Attained per GPU (TFLOP/s)")
+    x, y = frame.axes("Arithmetic intensity (FLOP per HBM byte)", "Attained per GPU (TFLOP/s)")
     operators, steps = _in_tflops(points), list(shapes)
     layers = [
         *_roof_layers(roofs, frame.bottom, x, y),
         _operator_marks(operators, steps, x, y, (60, 700)),
-        *_operator_labels(operators, frame, x, y),
+        *_operator_labels(operators, _roof_labels(roofs, frame.bottom), frame, x, y),
     ]
     subtitle = [
         "Operators of one step on one GPU. Larger mark: larger share of its time.",
@@ -295,21 +305,28 @@ def _in_tflops(rows: Sequence[Row]) -> list[Row]:
     return [{**row, "time_ms": 1e3 * row["time_s"]} if "time_s" in row else row for row in scaled]
 
 
-def _roof_layers(roofs: Sequence[Row], bottom: float, x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """Roof lines, and ridge points as dotted lines named at the bottom, where no operator can be."""
+def _roof_layers(roofs: Sequence[Row], bottom: float, x: alt.X, y: alt.Y) -> Iterator[alt.Chart]:
+    """Roof lines and their names, and ridge points as dotted lines."""
+    yield inline_chart(roofs).mark_line(color=GREY, strokeWidth=2).encode(x=x, y=y, detail="dtype:N")
+    for ridge in (row for row in roofs if row["is_ridge"]):
+        feet = [ridge, {**ridge, "attained_tflops_per_s": bottom}]
+        yield inline_chart(feet).mark_line(color=GREY, strokeDash=[2, 3]).encode(x=x, y=y)
+    for row, place in _roof_labels(roofs, bottom):
+        yield words([row], GREY, place.align, dx=place.dx, dy=place.dy).encode(x=x, y=y)
+
+
+def _roof_labels(roofs: Sequence[Row], bottom: float) -> list[tuple[Row, Placement]]:
+    """Names of the peaks, and of the ridge points: the first left of its line, others right of theirs."""
     ridges = sorted((row for row in roofs if row["is_ridge"]), key=lambda row: row["intensity_flops_per_byte"])
-    layers = [inline_chart(roofs).mark_line(color=GREY, strokeWidth=2).encode(x=x, y=y, detail="dtype:N")]
-    ends = {row["dtype"]: row for row in roofs if not row["is_ridge"]}  # the last of each: its right end
-    for dtype, end in ends.items():
-        peak = {**end, "label": f"{dtype} peak: {significant(end['attained_tflops_per_s'], 4)} TFLOP/s"}
-        layers.append(words([peak], GREY, "right", dx=-4, dy=-7).encode(x=x, y=y))
+    labels = []
+    for dtype, end in {row["dtype"]: row for row in roofs if not row["is_ridge"]}.items():  # the last: its right end
+        peak = f"{dtype} peak: {significant(end['attained_tflops_per_s'], 4)} TFLOP/s"
+        labels.append(({**end, "label": peak}, PEAK_PLACEMENT))
     for place, ridge in enumerate(ridges):
         name = f"{ridge['dtype']} ridge: {ridge['intensity_flops_per_byte']:,.0f}"
-        feet = [ridge, {**ridge, "attained_tflops_per_s": bottom, "label": name}]
-        layers.append(inline_chart(feet).mark_line(color=GREY, strokeDash=[2, 3]).encode(x=x, y=y))
-        text = words(feet[1:], GREY, "left" if place else "right", dx=6 if place else -6, dy=-10)
-        layers.append(text.encode(x=x, y=y))
-    return layers
+        foot = {**ridge, "attained_tflops_per_s": bottom, "label": name}
+        labels.append((foot, RIGHT_OF_RIDGE if place else LEFT_OF_RIDGE))
+    return labels
 
 
 def _operator_marks(
@@ -333,14 +350,18 @@ def _operator_marks(
     return dots(points, shown, x=x, y=y, **look).encode(size=size)
 
 
-def _operator_labels(points: Sequence[Row], frame: _Frame, x: alt.X, y: alt.Y) -> Iterator[alt.Chart]:
-    """Names beside the points, those that take longest first."""
+def _operator_labels(
+    points: Sequence[Row], roofs: Sequence[tuple[Row, Placement]], frame: _Frame, x: alt.X, y: alt.Y
+) -> Iterator[alt.Chart]:
+    """Names beside the points, those that take longest first; on a phone those that have a place of their own."""
     named = sorted(label_rows(points), key=lambda row: -row["time_s"])
     positions = [frame.position(row) for row in points]
     labels = [(*frame.position(row), row["label"]) for row in named]
-    placements = label_placements(positions, labels, *NARROWEST_FRAME_PX)
-    for row, placement in zip(named, placements, strict=True):
-        yield words([row], GREY, placement.align, dx=placement.dx, dy=placement.dy).encode(x=x, y=y)
+    fixed = [(*frame.position(row), placement, row["label"]) for row, placement in roofs]
+    wide = label_placements(positions, labels, *NARROWEST_FRAME_PX, fixed)
+    phone = label_placements(positions, labels, *PHONE_FRAME_PX, fixed, only_free=True)
+    for row, *placements in zip(named, wide, phone, strict=True):
+        yield words_by_width(row, GREY, *placements).encode(x=x, y=y)
 
 
 def label_rows(points: Sequence[Row]) -> list[Row]:

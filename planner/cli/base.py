@@ -512,5 +512,5 @@ def api_prices(request: PlanRequest, text: str | None) -> tuple[ApiPrice, ...]:
     from planner.analysis import api_prices_of, own_price
 
     if text is None:
-        return api_prices_of(request.llm.id)
+        return api_prices_of(request.llm.id, request.prices.day)
     return (own_price(request.llm.id, text, request.prices.day),)

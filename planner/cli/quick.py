@@ -165,7 +165,8 @@ def price(options: QuickOptions, llm: Model, json_file: JsonFile = None) -> None
     few = load_hardware(calibrations=f"*__{options.engine}-*")
     hardware, model = few if few.calibrations else load_hardware(), load_llm(llm)
     prices = {sku: known for sku in hardware.skus if (known := usual_price(hardware, sku, date.today()))}
-    found, apis = token_prices(model, prices, hardware=hardware, **settings), api_prices_of(model.id)
+    found = token_prices(model, prices, hardware=hardware, **settings)
+    apis = api_prices_of(model.id, date.today())
     lengths = settings["lengths"]
     if found:
         best = found[0]

@@ -29,6 +29,7 @@ class ApiPrice(Frozen):
     usd_per_million_output_tokens: float = Field(ge=0, allow_inf_nan=False)
     source_url: str = Field(min_length=8, description="where it was read")
     read_on: date = Field(description="when it was read")
+    retired_on: date | None = Field(default=None, description="since when this model is not served there any more")
     note: str = Field(default="", description="how it was read")
 
 
@@ -56,10 +57,15 @@ def _price_of_row(line: int, row: dict[str, str]) -> ApiPrice:
         raise from_validation_error(error, f"api_prices.csv line {line}") from None
 
 
-def api_prices_of(llm_id: str, prices: Iterable[ApiPrice] | None = None) -> tuple[ApiPrice, ...]:
-    """The prices of a model's family; of the packaged table unless others are given."""
+def api_prices_of(llm_id: str, day: date, prices: Iterable[ApiPrice] | None = None) -> tuple[ApiPrice, ...]:
+    """The prices of a model's family where it is served on a day; of the packaged table unless others are given.
+
+    >>> [len(api_prices_of("deepseek-v4-flash", date(2026, month, 1))) for month in (9, 10)]
+    [1, 0]
+    """
     listed = listed_api_prices() if prices is None else prices
-    return tuple(price for price in listed if llm_family(price.llm) == llm_family(llm_id))
+    served = (price for price in listed if price.retired_on is None or day < price.retired_on)
+    return tuple(price for price in served if llm_family(price.llm) == llm_family(llm_id))
 
 
 def own_price(llm_id: str, text: str, day: date) -> ApiPrice:

@@ -30,7 +30,7 @@ def tables(growth: FleetGrowth) -> tuple[Table, ...]:
         "needed from": lambda one: one.needed_from.isoformat(),
         "planned for": lambda one: f"{significant(one.growth)} x",
         "fleet": lambda one: one.fleet or "none found",
-        "GPUs": lambda one: ", ".join(f"{count:+d} {sku}" for sku, count in one.more_gpus.items()) or "-",
+        "GPUs": lambda one: one.more or "-",
         "USD/h": lambda one: money(one.usd_per_hour) if one.gpus else "-",
         "holds until": lambda one: _day(one.until) or "ten years and more",
     }
@@ -45,9 +45,8 @@ def cost_headline(costs: CostYear) -> str:
     """Which is cheapest over the year, and when the fleet turns to be cheaper than the cheapest API, in a sentence."""
     own = costs.fleet
     apis = [path for path in costs.paths if path.price is not None]
-    gpus = costs.months[-1].gpus
-    grows = "it grows to " + " + ".join(f"{count:,} x {sku}" for sku, count in gpus.items())
-    grown = "planned" if gpus == costs.months[0].gpus else grows
+    last = costs.months[-1]
+    grown = "planned" if last.gpus == costs.months[0].gpus else f"it grows to {last.fleet}"
     if not apis:
         return f"The fleet as {grown} costs {own.cumulated_usd[-1]:,.0f} USD in {len(own.usd)} months."
     best = min(apis, key=lambda path: path.cumulated_usd[-1])
@@ -82,9 +81,7 @@ def cost_tables(costs: CostYear) -> tuple[Table, ...]:
         "from": lambda month: month[1].start.isoformat(),
         "demand": lambda month: f"{month[1].demand:.2f} x",
     }
-    gpus: Columns[tuple[int, MonthAhead]] = {
-        "GPUs": lambda month: ", ".join(f"{count} {sku}" for sku, count in month[1].gpus.items())
-    }
+    gpus: Columns[tuple[int, MonthAhead]] = {"GPUs": lambda month: month[1].fleet}
     by_month = {**head, **gpus, **{path.name: usd(path, False) for path in costs.paths}}
     cumulated = {"month": head["month"], **{path.name: usd(path, True) for path in costs.paths}}
     apis = [path for path in costs.paths if path.price is not None]

@@ -144,7 +144,7 @@ def _api_comparison(page: Page, room: float) -> Sequence[ApiPrice]:
     if request.services or request.cascade is not None:
         st.info("This fleet serves several models: no single API price compares with it.")
         return ()
-    listed = api_prices_of(request.llm.id)
+    listed = api_prices_of(request.llm.id, request.prices.day)
     if not listed:
         st.markdown(
             components.plain(f"No API price is listed for {request.llm.id}. Enter one to compare it with this fleet.")

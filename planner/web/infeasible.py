@@ -13,7 +13,7 @@ import streamlit as st
 
 import planner
 from hardware_db import HardwareDb
-from planner.analysis import Explanation, PlanQuestion, explain
+from planner.analysis import Explanation, PlanQuestion, explain, headline
 from planner.core import money
 from planner.fleet import Corrections, Plan, Progress
 from planner.report import explanation
@@ -95,7 +95,7 @@ def _usd_per_hour(fix: CompletedFix) -> float:
 
 
 def _fix_with_cost(fix: CompletedFix, key: str) -> None:
-    fleet = " + ".join(f"{count:,} x {sku}" for sku, count in fix.plan.gpus.items())
+    fleet = headline.fleet_words(fix.plan)
     with st.container(horizontal=True, vertical_alignment="center"):
         components.fix_button(fix.fix, key)
         st.markdown(components.plain(f"${money(_usd_per_hour(fix))} per hour: {fleet}"), width="content")

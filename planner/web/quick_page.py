@@ -102,7 +102,7 @@ def _price() -> None:
     best = found[0]
     said = f"From {significant(best.least_usd)} USD per million output tokens, on {best.box.config.sku.id}."
     st.markdown(components.plain(said))
-    components.tables(price_tables(found, api_prices_of(llm), lengths), "quick-prices")
+    components.tables(price_tables(found, api_prices_of(llm, date.today()), lengths), "quick-prices")
     _on_to_a_plan(llm, best.box.points[-1].requests_per_s, lengths)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
 
 import pytest
 
@@ -126,16 +126,28 @@ class TestApi:
         assert len({(price.llm, price.provider) for price in prices}) == len(prices)
 
     def test_makers_prices_stand_beside_those_of_hosts(self) -> None:
-        """Own against API is asked of the maker's own API first; one that it has retired says so."""
-        makers = {"deepseek-v3.2": "DeepSeek", "kimi-k2.5": "Moonshot", "glm-5": "Z.ai", "minimax-m2.5": "MiniMax"}
+        """Own against API is asked of the maker's own API first, for as long as it serves the model."""
+        makers = {"kimi-k2.5": "Moonshot", "glm-5": "Z.ai", "minimax-m2.5": "MiniMax"}
         for llm, maker in makers.items():
-            assert any(price.provider.startswith(maker) for price in api_prices_of(llm))
-        (own,) = [price for price in api_prices_of("deepseek-v3.2") if price.provider == "DeepSeek (retired)"]
-        assert own.usd_per_million_cached_tokens == 0.028
+            assert any(price.provider.startswith(maker) for price in api_prices_of(llm, date(2026, 11, 22)))
+
+    @pytest.mark.parametrize(
+        ("llm", "retired_on"),
+        [
+            ("deepseek-v3.2", date(2026, 4, 24)),  # api-docs.deepseek.com/news/news260424: its names are V4-Flash now
+            ("deepseek-v4-pro", date(2026, 9, 14)),  # api-docs.deepseek.com: requests are routed to V4.1-Flash
+        ],
+    )
+    def test_an_api_is_offered_until_it_is_retired(self, llm: str, retired_on: date) -> None:
+        def hosts(day: date) -> set[str]:
+            return {price.provider for price in api_prices_of(llm, day)}
+
+        assert hosts(retired_on - timedelta(days=1)) - hosts(retired_on) == {"DeepSeek"}
+        assert hosts(retired_on) == hosts(retired_on - timedelta(days=1)) - {"DeepSeek"}
 
     def test_a_published_price_is_read_as_published(self) -> None:
         # docs.fireworks.ai/serverless/pricing: OpenAI GPT OSS 120B 0.15 / 0.015 / 0.60
-        (price,) = [one for one in api_prices_of("gpt-oss-120b") if one.provider == "Fireworks"]
+        (price,) = [one for one in api_prices_of("gpt-oss-120b", date(2026, 11, 22)) if one.provider == "Fireworks"]
         assert (
             price.usd_per_million_input_tokens,
             price.usd_per_million_cached_tokens,

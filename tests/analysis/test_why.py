@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import date
 from functools import cache
 
 import pytest
@@ -254,7 +255,7 @@ def found_for_real() -> Explanation:
         REAL,
         Replanner(),
         [PlanQuestion.MARGINAL, PlanQuestion.REQUIREMENTS, PlanQuestion.API, PlanQuestion.RUNNERS_UP],
-        api_prices_of("llama-3.1-8b")[1:],
+        api_prices_of("llama-3.1-8b", date(2026, 11, 22))[1:],
     )
 
 

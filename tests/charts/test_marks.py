@@ -64,6 +64,38 @@ def test_labels_cover_neither_one_another_nor_other_points() -> None:
     assert placements[-1].align == "right" and all(box.left >= 0 and box.right <= 440.0 for box in boxes)
 
 
+def test_labels_without_a_place_of_their_own_are_left_out_where_that_is_asked() -> None:
+    """Points on one another in a frame of two lines: two names find room beside them, and none covers what stands."""
+    labels = [
+        (0.5, 0.5, text) for text in ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+    ]
+    frame = (120.0, 60.0)
+    standing = (0.0, 1.0, marks.Placement("left", 0, -7), "a name that takes the last line")
+    kept = marks.label_placements([(0.5, 0.5)], labels, *frame, [standing], only_free=True)
+    assert None in kept and kept[0] is not None
+    places = [(0.0, 1.0, standing[2], standing[3])]
+    places += [(x, y, place, text) for (x, y, text), place in zip(labels, kept, strict=True) if place is not None]
+    boxes = [marks._text_box(x * frame[0], y * frame[1], place, text) for x, y, place, text in places]
+    assert not any(box.overlaps(other) for index, box in enumerate(boxes) for other in boxes[:index])
+    assert None not in marks.label_placements([(0.5, 0.5)], labels, *frame, [standing])
+
+
+def test_a_label_stands_elsewhere_on_a_phone_or_not_at_all() -> None:
+    below, above = marks.PLACEMENTS[0], marks.PLACEMENTS[5]
+    for phone, opacity in ((above, 1), (None, 0)):
+        mark = marks.words_by_width({"label": "QKV"}, marks.GREY, below, phone).to_dict()["mark"]
+        assert mark["opacity"]["expr"].endswith(f"? {opacity} : 1")
+        assert mark["dy"]["expr"].endswith(f": {below.dy}") and (
+            phone is None or f"? {phone.dy} :" in mark["dy"]["expr"]
+        )
+
+
+def test_a_frame_keeps_its_height_however_long_its_legend_is() -> None:
+    """`fit-x` of Vega-Lite fits the width alone: what stands around the frame comes on top of its height."""
+    drawn = marks.layered([marks.inline_chart([{"x": 1}]).mark_point()], marks.titled("a", "b"), 250, "c", grows=True)
+    assert (drawn.to_dict()["height"], drawn.to_dict()["autosize"]["type"]) == (250, "fit-x")
+
+
 def test_on_a_phone_a_long_title_is_broken_and_its_words_are_the_same() -> None:
     long = "A decode step (24 running) on h100-sxm TP1 takes 18.8 ms"
     spec = (

@@ -84,7 +84,7 @@ def test_a_year_of_own_and_api_grows_as_the_visitor_assumes() -> None:
     year = cost_year(
         plan,
         Forecast(start=date(2026, 11, 21), growth_per_month=0.1),
-        api_prices_of(plan.request.llm.id),
+        api_prices_of(plan.request.llm.id, plan.request.prices.day),
         hardware_for(plan.request),
         headroom(plan).share,
     )
