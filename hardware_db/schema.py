@@ -426,6 +426,7 @@ class EngineFeature(StrEnum):
     SERVING = "serving"
     PIPELINE = "pipeline parallelism"
     RANKS = "attention data parallelism"
+    DECODE_CONTEXT = "decode context parallelism"
     EXPERT_GROUPS = "expert parallelism"
     SOME_EXPERT_GROUPS = "expert parallelism over some GPUs of a stage"
     PREFIX_CACHE = "a prefix cache"

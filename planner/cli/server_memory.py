@@ -34,6 +34,7 @@ class ServerOptions:
     pp: int | None = None
     dp: int | None = None
     ep: int | None = None
+    dcp: int | None = None
     precision: str | None = None
     kv_cache: str | None = None
     engine: str | None = None

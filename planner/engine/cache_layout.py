@@ -28,6 +28,7 @@ from hardware_db import CacheLayout, Dtype, StateReuse
 from planner.core import FloatArray
 from planner.engine.replica import ReplicaConfig
 from planner.llm import Attention, CompressedAttention, LayerGroup, LlmSpec, attentions, state_bytes
+from planner.roofline import Parallelism
 
 MUCH_MORE = 1.5
 """Groups are as large as the kind with the most layers where it has less than this many times those of the kind with
@@ -67,18 +68,18 @@ def cache_cost(replica: ReplicaConfig, layers: Sequence[LayerGroup], llm: LlmSpe
         Bytes on one GPU [bytes].
     """
     layout = replica.memory_rule.cache
-    llm, kv, tp = llm or replica.llm, replica.precision.kv_cache, replica.parallelism.tp
+    llm, kv, split = llm or replica.llm, replica.precision.kv_cache, replica.parallelism
     kinds = [(count, kind) for count, kind in attentions(layers) if kind.row_bytes(kv) or kind.state_bytes]
     compressed = [(count, kind) for count, kind in kinds if isinstance(kind, CompressedAttention)]
     if layout is CacheLayout.GROUPS and any(kind.ratio for _, kind in compressed):
         return _compressed_cost(replica, compressed)
     if layout is CacheLayout.GROUPS and _keeps_windows(llm) and len({_alike(kind) for _, kind in kinds}) > 1:
         return _grouped_cost(replica, kinds)
-    token = kv_bytes_per_token_per_gpu(llm, kv, tp, layers)
+    token = kv_bytes_per_token_per_gpu(llm, kv, split.tp, layers, split.dcp)
     windowed = [(count, kind) for count, kind in kinds if kind.cache_window and not kind.keeps_context]
     if layout is CacheLayout.WINDOW_SHARE and _keeps_windows(llm) and windowed:
         share = replica.memory_rule.window_tokens_share
-        token += share * sum(count * kind.token_bytes_per_gpu(kv, tp) for count, kind in windowed)
+        token += share * sum(count * kind.token_bytes_per_gpu(kv, split.tp) for count, kind in windowed)
         held = {kind for _, kind in windowed}
         layers = [group for group in layers if group.attention not in held]
     return CacheCost(token, _sequence_bytes(llm, layers, replica))
@@ -91,15 +92,15 @@ def _alike(kind: Attention) -> tuple[str, int]:
 
 def _grouped_cost(replica: ReplicaConfig, kinds: Sequence[tuple[int, Attention]]) -> CacheCost:
     """Layers of several kinds in groups of one size, with pages of one size."""
-    kv, tp = replica.precision.kv_cache, replica.parallelism.tp
+    kv, tp, dcp = replica.precision.kv_cache, replica.parallelism.tp, replica.parallelism.dcp
     counts: dict[tuple[str, int], int] = {}
     for count, kind in kinds:
         counts[_alike(kind)] = counts.get(_alike(kind), 0) + count
     least, most = min(counts.values()), max(counts.values())
     size = most if most < MUCH_MORE * least else least
-    tokens = {_alike(kind): kind.token_bytes_per_gpu(kv, tp) for _, kind in kinds if kind.has_cache}
+    tokens = {_alike(kind): kind.token_bytes_per_gpu(kv, tp, dcp) for _, kind in kinds if kind.has_cache}
     states = {_alike(kind): kind.state_bytes_per_gpu(tp) for _, kind in kinds if not kind.has_cache}
-    block = float(replica.engine.kv_block_tokens)
+    block = float(replica.kv_block_tokens)
     widest = max(tokens.values(), default=0.0)
     if states and widest:
         block *= math.ceil(max(states.values()) / (block * widest))
@@ -170,25 +171,27 @@ def draft_llm(replica: ReplicaConfig) -> LlmSpec | None:
 
 
 def kv_bytes_per_token_per_gpu(
-    llm: LlmSpec, kv_dtype: Dtype, tp: int, layers: Sequence[LayerGroup] | None = None
+    llm: LlmSpec, kv_dtype: Dtype, tp: int, layers: Sequence[LayerGroup] | None = None, dcp: int = 1
 ) -> float:
     """KV bytes of one token on one GPU, in layers that keep the whole context.
 
     Grouped heads are split over tp (repeated where tp > kv_heads); a latent row and the key of an index are on every
-    GPU. A model whose layers all have windows is counted as if they kept the whole context.
+    GPU. GPUs that would repeat one another hold different tokens instead where they share out a context: a token counts
+    with its mean over these. A model whose layers all have windows is counted as if they kept the whole context.
 
     Args:
         llm: model.
         kv_dtype: number format of the cache.
         tp: GPUs its heads are split over.
         layers: of a pipeline stage; None: all.
+        dcp: of these GPUs, those that share out the tokens.
 
     Returns:
         Of these layers [bytes/token].
     """
     windows, held = _keeps_windows(llm), attentions(llm.layers if layers is None else layers)
     kept = [(count, kind) for count, kind in held if kind.keeps_context or not windows]
-    return float(sum(count * kind.token_bytes_per_gpu(kv_dtype, tp) for count, kind in kept))
+    return float(sum(count * kind.token_bytes_per_gpu(kv_dtype, tp, dcp) for count, kind in kept))
 
 
 def _keeps_windows(llm: LlmSpec) -> bool:
@@ -225,8 +228,8 @@ def kv_transfer_bytes(replica: ReplicaConfig, input_tokens: NDArray[Any], tp: in
     """Bytes of each prompt's cache that travel between pools: KV of all tokens, of the windows, and recurrent state.
 
     What every GPU of a tensor-parallel group keeps whole (a latent row, KV heads beyond their number) each of them
-    receives. Source: the NIXL connector of vLLM (every decode worker reads from a prefill worker; for latent attention
-    all read the same).
+    receives; GPUs that share out a context each receive other tokens. Source: the NIXL connector of vLLM (every decode
+    worker reads from a prefill worker; for latent attention all read the same).
 
     Args:
         replica: that receives them.
@@ -236,9 +239,9 @@ def kv_transfer_bytes(replica: ReplicaConfig, input_tokens: NDArray[Any], tp: in
     Returns:
         Shape (n,) [bytes].
     """
-    tp, draft = tp or replica.parallelism.tp, draft_llm(replica)
-    sent = _transferred_bytes(replica.llm, replica, input_tokens, tp)
-    return sent if draft is None else sent + _transferred_bytes(draft, replica, input_tokens, tp)
+    split, draft = replica.parallelism if tp is None else Parallelism(tp=tp), draft_llm(replica)
+    sent = _transferred_bytes(replica.llm, replica, input_tokens, split)
+    return sent if draft is None else sent + _transferred_bytes(draft, replica, input_tokens, split)
 
 
 def kv_transfer_bytes_per_token(replica: ReplicaConfig) -> float:
@@ -253,20 +256,23 @@ def kv_transfer_bytes_per_token(replica: ReplicaConfig) -> float:
     Returns:
         Per prompt token [bytes].
     """
-    tp, draft = replica.parallelism.tp, draft_llm(replica)
-    per_token = _transferred_bytes_per_token(replica.llm, replica, tp)
-    return per_token if draft is None else per_token + _transferred_bytes_per_token(draft, replica, tp)
+    split, draft = replica.parallelism, draft_llm(replica)
+    per_token = _transferred_bytes_per_token(replica.llm, replica, split)
+    return per_token if draft is None else per_token + _transferred_bytes_per_token(draft, replica, split)
 
 
-def _transferred_bytes_per_token(llm: LlmSpec, replica: ReplicaConfig, tp: int) -> float:
+def _transferred_bytes_per_token(llm: LlmSpec, replica: ReplicaConfig, split: Parallelism) -> float:
     """As `kv_transfer_bytes_per_token`, of one model that the replica runs."""
-    kv, found = replica.precision.kv_cache, attentions(llm.layers)
-    return sum(n * tp * kind.cache_share(tp) * (kind.token_bytes(kv) + kind.index_bytes) for n, kind in found)
+    kv, found, tp = replica.precision.kv_cache, attentions(llm.layers), split.tp
+    whole = sum(n * tp * kind.cache_share(tp) * (kind.token_bytes(kv) + kind.index_bytes) for n, kind in found)
+    return whole / split.dcp
 
 
-def _transferred_bytes(llm: LlmSpec, replica: ReplicaConfig, input_tokens: NDArray[Any], tp: int) -> FloatArray:
+def _transferred_bytes(
+    llm: LlmSpec, replica: ReplicaConfig, input_tokens: NDArray[Any], split: Parallelism
+) -> FloatArray:
     """As `kv_transfer_bytes`, of one model that the replica runs."""
-    kv, per_token = replica.precision.kv_cache, _transferred_bytes_per_token(llm, replica, tp)
+    kv, per_token, tp = replica.precision.kv_cache, _transferred_bytes_per_token(llm, replica, split), split.tp
     transferred = np.asarray(input_tokens * per_token + state_bytes(llm), dtype=np.float64)
     for count, kind in attentions(llm.layers):
         if kind.cache_window:
@@ -290,15 +296,15 @@ def reuse_step_tokens(replica: ReplicaConfig) -> int:
     Returns:
         At least 1 [tokens].
     """
-    block = replica.engine.kv_block_tokens
+    block = replica.kv_block_tokens
     if not keeps_recurrent_state(replica):
         return block
     if replica.engine.state_reuse is not StateReuse.CHUNK_ENDS:
         return math.lcm(block, replica.engine.state_reuse_tokens)
-    kv, tp = replica.precision.kv_cache, replica.parallelism.tp
+    kv, split = replica.precision.kv_cache, replica.parallelism
     layers = [group.model_copy(update={"count": 1}) for group in replica.llm.layers]
     state = max(sequence_bytes_per_gpu(replica, (layer,)) for layer in layers if _state_bytes(layer))
-    row = max(kv_bytes_per_token_per_gpu(replica.llm, kv, tp, (layer,)) for layer in layers)
+    row = max(kv_bytes_per_token_per_gpu(replica.llm, kv, split.tp, (layer,), split.dcp) for layer in layers)
     return block * math.ceil(state / (block * row)) if row else block
 
 

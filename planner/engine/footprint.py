@@ -124,7 +124,7 @@ def memory_footprint(replica: ReplicaConfig, stages: Sequence[StageMemory] = ())
         InputError: the model has fewer layers than stages.
     """
     stages = tuple(stages) or stage_memory(replica)
-    split, block_tokens = replica.parallelism, replica.engine.kv_block_tokens
+    split, block_tokens = replica.parallelism, replica.kv_block_tokens
     held = {samples: reserve(replica, samples) for samples in {stage.samples for stage in stages}}
     given = [cache_room_bytes(replica, stage.weights_bytes, held[stage.samples]) for stage in stages]
     step_tokens = replica.max_batched_tokens / split.dp
@@ -273,7 +273,7 @@ def one_request_room_tokens(replica: ReplicaConfig, footprint: MemoryFootprint) 
     Returns:
         Tokens of layers that keep the whole context, windows and recurrent state of one sequence paid for [tokens].
     """
-    kept = footprint.sequence_blocks * replica.engine.kv_block_tokens
+    kept = footprint.sequence_blocks * replica.kv_block_tokens
     return max(0, footprint.kv_capacity_tokens // replica.parallelism.dp - kept)
 
 

@@ -83,7 +83,7 @@ def tier_loads(replica: ReplicaConfig) -> tuple[TierLoads, ...]:
 
 def _loads(replica: ReplicaConfig, tier: KvTier) -> TierLoads:
     stages, bandwidth = stage_memory(replica), read_bytes_per_s(replica, tier)
-    kept = replica.parallelism.tp * _bytes_per_token(replica) * replica.engine.kv_block_tokens
+    kept = replica.parallelism.tp * _bytes_per_token(replica) * replica.kv_block_tokens
     of_replica = tier.size_bytes * replica.parallelism.gpus / replica.sku.node.gpus
     latency_s = kv_tier_facts()[tier.kind].latency_s.value if tier.latency_s is None else tier.latency_s
     return TierLoads(
@@ -97,9 +97,9 @@ def _loads(replica: ReplicaConfig, tier: KvTier) -> TierLoads:
 
 def _bytes_per_token(replica: ReplicaConfig) -> float:
     """KV bytes of one token on one GPU of every pipeline stage together, what drafts included."""
-    kv, tp = replica.precision.kv_cache, replica.parallelism.tp
+    kv, split = replica.precision.kv_cache, replica.parallelism
     held = filter(None, (replica.llm, draft_llm(replica)))
-    return sum(kv_bytes_per_token_per_gpu(llm, kv, tp) for llm in held)
+    return sum(kv_bytes_per_token_per_gpu(llm, kv, split.tp, dcp=split.dcp) for llm in held)
 
 
 def read_bytes_per_s(replica: ReplicaConfig, tier: KvTier) -> float:
@@ -198,7 +198,7 @@ def kv_tier_notes(replica: ReplicaConfig) -> tuple[str, ...]:
     """
     if not replica.schedule.kv_tiers:
         return ()
-    footprint, block, notes = memory_footprint(replica), replica.engine.kv_block_tokens, []
+    footprint, block, notes = memory_footprint(replica), replica.kv_block_tokens, []
     for loads in tier_loads(replica):
         tier = loads.tier
         origin = "as given"

@@ -178,6 +178,14 @@ class ReplicaConfig(Frozen):
         return min(context, self.max_request_tokens or context)
 
     @property
+    def kv_block_tokens(self) -> int:
+        """Tokens of a KV block of the GPUs that share a sequence: one of the engine's on each that keeps other tokens.
+
+        Source: vLLM, ``resolve_kv_cache_block_sizes`` (scheduler_block_size = block_size * dcp).
+        """
+        return self.engine.kv_block_tokens * self.parallelism.dcp
+
+    @property
     def label(self) -> str:
         """E.g. ``h100-sxm TP2``."""
         return f"{self.sku.id} {self.parallelism.label}"

@@ -33,6 +33,7 @@ def memory(
     pp: int = 1,
     dp: int = 1,
     ep: int = 1,
+    dcp: int = 1,
     precision: str | Precision | None = None,
     kv_cache: str | None = None,
     memory_fraction: float | None = None,
@@ -54,6 +55,7 @@ def memory(
         pp: pipeline stages.
         dp: attention ranks.
         ep: groups of experts.
+        dcp: GPUs of tp that share out the tokens of the cache.
         precision: number formats, or the one of the weights; None: those of the model's own checkpoint.
         kv_cache: number format of the cache; None: that of the checkpoint.
         memory_fraction: as the engine reads it; None: its default.
@@ -89,7 +91,7 @@ def memory(
         engine=records.engines[engine],
         engine_version=engine_version,
         precision=_precision(model, precision, kv_cache),
-        parallelism=Parallelism(tp=tp, pp=pp, dp=dp, ep=ep),
+        parallelism=Parallelism(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp),
         memory_fraction=memory_fraction,
         max_request_tokens=max_request_tokens,
     )

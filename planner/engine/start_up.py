@@ -90,7 +90,7 @@ class StartUp:
     def batch_of(self, tokens: int) -> int:
         """Requests of so many tokens, input and output, that the cache of the replica holds at once."""
         room = self.footprint.kv_capacity_tokens / self.replica.parallelism.dp
-        kept = self.footprint.sequence_blocks * self.replica.engine.kv_block_tokens
+        kept = self.footprint.sequence_blocks * self.replica.kv_block_tokens
         return self.replica.parallelism.dp * int(room // (tokens + kept)) if room >= tokens + kept else 0
 
 
@@ -160,7 +160,7 @@ def start_up(replica: ReplicaConfig, propose: bool = True) -> StartUp:
     longest, dp = replica.longest_tokens, replica.parallelism.dp
     held = (footprint.weights_bytes, footprint.kv_bytes_per_token)
     fullest = next(stage for stage in footprint.stages if (stage.weights_bytes, stage.kv_bytes_per_token) == held)
-    step_tokens, block = replica.max_batched_tokens / dp, replica.engine.kv_block_tokens
+    step_tokens, block = replica.max_batched_tokens / dp, replica.kv_block_tokens
     room = footprint.kv_capacity_bytes
 
     def needed(tokens: int) -> float:

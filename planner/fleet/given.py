@@ -37,10 +37,10 @@ DEFAULT_RUNNING, DEFAULT_TOKENS = 256, 8192
 """Batch limit [requests] and chunk budget [tokens] of a replica unless they are given. Choices: those of the commands
 `evaluate` and `simulate`."""
 _POOL = re.compile(
-    r"(?P<replicas>[1-9]\d{0,5}) ?[x×] ?(?P<sku>[a-z0-9.-]+)(?P<knobs>( (TP|PP|DP|EP|c|b)[1-9]\d{0,6})*)"
+    r"(?P<replicas>[1-9]\d{0,5}) ?[x×] ?(?P<sku>[a-z0-9.-]+)(?P<knobs>( (TP|PP|DP|EP|DCP|c|b)[1-9]\d{0,6})*)"
     r"( (?P<role>mixed|prefill|decode))?"
 )
-_KNOB = re.compile(r"(TP|PP|DP|EP|c|b)(\d+)")
+_KNOB = re.compile(r"\b(TP|PP|DP|EP|DCP|c|b)(\d+)")
 SEARCHED_FACTOR = 4.0
 """Largest rate that is looked for, over the demand. A choice: beyond it the fleet is several times too large."""
 
@@ -136,7 +136,7 @@ def _pools_in_words(text: str, request: PlanRequest, hardware: HardwareDb) -> li
     if sku not in hardware.skus:
         raise UnknownNameError("fleet", sku, hardware.skus)
     numbers = {name.lower(): int(count) for name, count in _KNOB.findall(found["knobs"])}
-    degrees = {name: (numbers.get(name, 1),) for name in ("tp", "pp", "dp", "ep")}
+    degrees = {name: (numbers.get(name, 1),) for name in ("tp", "pp", "dp", "ep", "dcp")}
     space = request.search.model_copy(update={**degrees, "more_engines": ()})
     engine = hardware.engines[space.engine]
     calibration = select_calibration(hardware, sku, engine.id) if space.calibrated else None

@@ -140,6 +140,8 @@ def _parallelism_options(config: ReplicaConfig, role: Role) -> list[EngineOption
         options.append(EngineOption("parallelism.ep", split.ep, {knob: split.ep, f"{knob},role={role}": split.ep}))
         if config.engine.overlaps_batches and knob.endswith("network"):
             options.append(EngineOption("parallelism.ep", split.ep, {"two_halves": True}))
+    if split.dcp > 1:
+        options.append(EngineOption("parallelism.dcp", split.dcp, {"dcp": split.dcp}))
     if split.redundant_experts:
         copies = split.redundant_experts
         options.append(EngineOption("parallelism.redundant_experts", copies, {"redundant_experts": copies}))

@@ -117,9 +117,12 @@ class AttentionKind(Frozen):
         """Share of the rows that one of `tp` GPUs holds; 1 where every GPU has them whole. Raises InputError."""
         return 1.0
 
-    def token_bytes_per_gpu(self, dtype: Dtype, tp: int) -> float:
-        """Bytes of one token on one of `tp` GPUs, that of an index included, as if its window were endless [bytes]."""
-        return self.cache_share(tp) * (self.token_bytes(dtype) or self.window_bytes(dtype)) + self.index_bytes
+    def token_bytes_per_gpu(self, dtype: Dtype, tp: int, dcp: int = 1) -> float:
+        """Bytes of one token on one of `tp` GPUs, that of an index included, as if its window were endless [bytes].
+
+        Of `dcp` GPUs that share out the tokens each holds one in so many: the mean of all tokens.
+        """
+        return self.cache_share(tp) / dcp * (self.token_bytes(dtype) or self.window_bytes(dtype)) + self.index_bytes
 
     def working_values(self, tp: int) -> float:
         """Values per token of the tensors that live at once while a step runs, on one of `tp` GPUs."""

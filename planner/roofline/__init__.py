@@ -6,6 +6,7 @@ Answers: how many FLOPs, HBM bytes and link bytes each operator of a step costs,
 - `operators`: the work of an operator; `kernels`: matrix products, experts, passes and collectives;
 - `grouped`, `latent`, `chosen`, `index`, `compressed`, `block_sparse`, `recurrent`: attention by kind, kernel forms and
   operators; `step`: a model made of them;
+- `shared_context`: what latent attention adds where GPUs share out the tokens of a context;
 - `gpu`: the GPU they run on, with its calibration;
 - `kernel_forms`: coefficients of fitted kernels;
 - `expert_load`: how tokens fall on experts;

@@ -206,7 +206,7 @@ def gathers_tokens(sku: GpuSku, parallelism: Parallelism) -> bool:
 
 
 def require_tp_in_one_domain(sku: GpuSku, parallelism: Parallelism) -> None:
-    """Refuse tensor parallelism beyond one fast domain or node, unless it is stated and fills domains.
+    """Refuse tensor parallelism beyond one fast domain or node, unless it is stated and fills domains, and dcp beyond.
 
     Args:
         sku: datasheet.
@@ -220,3 +220,6 @@ def require_tp_in_one_domain(sku: GpuSku, parallelism: Parallelism) -> None:
         raise InputError("parallelism.tp", tp, f"{sku.id} has at most {largest} GPUs in one fast domain", "lower tp")
     if tp > largest and tp % largest:
         raise InputError("parallelism.tp", tp, f"{sku.id}: must fill domains of {largest} GPUs", f"use {2 * largest}")
+    if parallelism.dcp > largest:
+        bound = f"{sku.id} has at most {largest} GPUs in one fast domain"
+        raise InputError("parallelism.dcp", parallelism.dcp, bound, f"use a divisor of {largest}")

@@ -224,9 +224,13 @@ class GroupedPrefill(GroupedAttention, PromptOperator):
 
 @dataclass(frozen=True)
 class GroupedDecode(GroupedAttention):
-    """One query (more with speculation) per sequence against its cache."""
+    """One query (more with speculation) per sequence against its cache.
+
+    With several `shards` of a context its heads are those of all of them, and it holds one token in so many.
+    """
 
     phase: ClassVar[str] = "decode"
+    shards: float = 1.0
 
     def work(self, load: Load) -> OperatorWork:
         """4 h d FLOPs and 2 h_kv d cached values per token of context (d the mean of key and value channels); own KV,
@@ -234,7 +238,8 @@ class GroupedDecode(GroupedAttention):
         """
         width = self.shape.width
         kv = 2.0 * self.kv_heads * width * BYTES_PER_VALUE[self.kv_cache]
-        query, context = self.heads * width, at_most(load.context, self.window) if self.window else load.context
+        held = load.context / self.shards
+        query, context = self.heads * width, at_most(held, self.window) if self.window else held
         own = load.queries * (kv + 2.0 * query * ACTIVATION_BYTES)
         return OperatorWork(4.0 * load.decodes * load.queries * query * context, load.decodes * (context * kv + own))
 
@@ -244,7 +249,8 @@ class GroupedDecode(GroupedAttention):
         if form is None:
             return None
         heads = replace(self.shape, heads=self.heads * load.queries)
-        seconds = decode_attention_s(load.decodes, load.context, heads, form, gpu.peaks(self.kv_cache.arithmetic))
+        held, peaks = load.context / self.shards, gpu.peaks(self.kv_cache.arithmetic)
+        seconds = decode_attention_s(load.decodes, held, heads, form, peaks)
         return where_any(load.decodes, seconds)
 
 

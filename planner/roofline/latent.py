@@ -243,16 +243,20 @@ class LatentPrefill(PromptOperator):
 
 @dataclass(frozen=True)
 class LatentDecode(Operator):
-    """Absorbed latent attention: all heads of this GPU read one latent row per cached token."""
+    """Absorbed latent attention: all heads of this GPU read one latent row per cached token.
+
+    With several `shards` of a context these are the heads of all of them, and one token in so many.
+    """
 
     heads: float
     kv_rank: float
     rope_dim: float
     kv_cache: Dtype
     top_k: float
+    shards: float = 1.0
 
     def _context(self, load: Load) -> Number:
-        return at_most(load.context, self.top_k) if self.top_k else load.context
+        return at_most(load.context, self.top_k) if self.top_k else load.context / self.shards
 
     def in_parts(self, gpu: CalibratedGpu) -> bool:
         """True where its layer is timed kernel by kernel, False where as a whole module."""

@@ -19,14 +19,16 @@ from planner.roofline.kernel_forms import NO_CORRECTION
 from planner.roofline.latent import latent_prompts_s
 from planner.roofline.operators import Operator, PromptOperator, prompt_bytes, prompt_flops
 from planner.roofline.recurrent import recurrent_prefill_s
+from planner.roofline.shared_context import gathered_cache_s
 
-ROOFLINE, GROUPED, LATENT, RECURRENT, INDEX, COMPRESSED, BLOCKS, WINDOWED_BLOCKS, CHOSEN, CHOOSING = range(10)
+ROOFLINE, GROUPED, LATENT, RECURRENT, INDEX, GATHERED, COMPRESSED, BLOCKS, WINDOWED_BLOCKS, CHOSEN, CHOOSING = range(11)
 """How an operator is timed: on its roofline where nothing was measured, else by one of `FORMULAS`."""
 FORMULAS = {
     GROUPED: prefill_attention_s,
     LATENT: latent_prompts_s,
     RECURRENT: recurrent_prefill_s,
     INDEX: index_prompts_s,
+    GATHERED: gathered_cache_s,
     COMPRESSED: compressed_prompts_s,
     BLOCKS: block_prefill_s,
     WINDOWED_BLOCKS: windowed_block_prefill_s,
@@ -50,6 +52,23 @@ def prompt_record() -> np.dtype[Any]:
 
 
 @compiled
+def _few_keys_s(row: Record, table: FloatArray, chunks: float, new: float, past: float, cached: float) -> float:
+    """`_kernel_s` of attention to keys that are compressed or chosen [s]."""
+    seconds = 0.0
+    if row.formula == COMPRESSED:
+        seconds = compressed_prompts_s(row.compressed_prompts_s, table, chunks, new, past, cached)
+    elif row.formula == BLOCKS:
+        seconds = block_prefill_s(row.block_prefill_s, table, chunks, new, past)
+    elif row.formula == WINDOWED_BLOCKS:
+        seconds = windowed_block_prefill_s(row.windowed_block_prefill_s, table, chunks, new, past)
+    elif row.formula == CHOSEN:
+        seconds = chosen_prefill_s(row.chosen_prefill_s, table, chunks, new, past)
+    elif row.formula == CHOOSING:
+        seconds = chosen_prefill_index_s(row.chosen_prefill_index_s, table, chunks, new, past)
+    return seconds
+
+
+@compiled
 def _kernel_s(row: Record, table: FloatArray, chunks: float, new: float, past: float, cached: float) -> float:
     """One layer of an operator by its formula [s]."""
     seconds = 0.0
@@ -61,16 +80,10 @@ def _kernel_s(row: Record, table: FloatArray, chunks: float, new: float, past: f
         seconds = recurrent_prefill_s(row.recurrent_prefill_s, table, chunks, new)
     elif row.formula == INDEX:
         seconds = index_prompts_s(row.index_prompts_s, table, chunks, new, past, cached)
-    elif row.formula == COMPRESSED:
-        seconds = compressed_prompts_s(row.compressed_prompts_s, table, chunks, new, past, cached)
-    elif row.formula == BLOCKS:
-        seconds = block_prefill_s(row.block_prefill_s, table, chunks, new, past)
-    elif row.formula == WINDOWED_BLOCKS:
-        seconds = windowed_block_prefill_s(row.windowed_block_prefill_s, table, chunks, new, past)
-    elif row.formula == CHOSEN:
-        seconds = chosen_prefill_s(row.chosen_prefill_s, table, chunks, new, past)
-    elif row.formula == CHOOSING:
-        seconds = chosen_prefill_index_s(row.chosen_prefill_index_s, table, chunks, new, past)
+    elif row.formula == GATHERED:
+        seconds = gathered_cache_s(row.gathered_cache_s, table, chunks, new, past, cached)
+    elif row.formula >= COMPRESSED:
+        seconds = _few_keys_s(row, table, chunks, new, past, cached)
     return seconds
 
 

@@ -70,20 +70,28 @@ class Parallelism(Frozen):
     experts, each expert split over the `tp * dp / ep` GPUs of its group; where they do not divide evenly, copies of
     popular ones (`redundant_experts`) fill the groups. Layers are split over `pp` stages. `tp` beyond one fast domain
     is refused unless `across_domains` says that it is meant: sums then cross the network.
+
+    Decode context parallelism takes no GPUs of its own: of the `tp` GPUs, `dcp` that would each keep the same KV heads
+    keep them of different tokens. Each attends to its part of a context with the queries of all of them, and the parts
+    are merged by the logarithms of their sums (Helix Parallelism, arXiv:2507.07120; vLLM,
+    docs/serving/context_parallel_deployment.md).
     """
 
     tp: int = Field(default=1, ge=1, le=72)
     pp: int = Field(default=1, ge=1, le=64)
     ep: int = Field(default=1, ge=1, le=1024)
     dp: int = Field(default=1, ge=1, le=1024)
+    dcp: int = Field(default=1, ge=1, le=72, description="GPUs of tp that share out the tokens of a context")
     redundant_experts: int = Field(default=0, ge=0, le=1024, description="copies of experts, of every layer")
     across_domains: bool = Field(default=False, description="tp may reach beyond one fast domain")
 
     @model_validator(mode="after")
-    def _experts_divide(self) -> Self:
+    def _degrees_divide(self) -> Self:
         if (self.tp * self.dp) % self.ep:
             bound = f"must divide tp * dp = {self.tp * self.dp}"
             raise InputError("parallelism.ep", self.ep, bound, f"use ep = {self.tp * self.dp} or a divisor of it")
+        if self.tp % self.dcp:
+            raise InputError("parallelism.dcp", self.dcp, f"must divide tp = {self.tp}", "use a divisor of it")
         return self
 
     @property
@@ -103,8 +111,8 @@ class Parallelism(Frozen):
 
     @property
     def label(self) -> str:
-        """E.g. ``TP4`` or ``TP2 DP4 EP8``; degrees of 1 are left out, except that of TP."""
-        degrees = {"TP": self.tp, "PP": self.pp, "DP": self.dp, "EP": self.ep}
+        """E.g. ``TP4``, ``TP2 DP4 EP8`` or ``TP8 DCP8``; degrees of 1 are left out, except that of TP."""
+        degrees = {"TP": self.tp, "PP": self.pp, "DP": self.dp, "EP": self.ep, "DCP": self.dcp}
         return " ".join(f"{name}{degree}" for name, degree in degrees.items() if name == "TP" or degree > 1)
 
 

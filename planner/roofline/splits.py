@@ -44,6 +44,8 @@ def require_split(llm: LlmSpec, parallelism: Parallelism, precision: Precision) 
     """
     for group in llm.layers:
         _require_heads(group.attention, parallelism.tp)
+        if parallelism.dcp > 1:
+            _require_shared_context(group.attention, parallelism)
         _require_channels(group.feed_forward, parallelism, precision)
 
 
@@ -60,6 +62,28 @@ def _require_heads(kind: Attention | None, tp: int) -> None:
             _require_even("parallelism.tp", tp, kind.value_heads, "value heads of linear attention")
         case _:
             _require_even("parallelism.tp", tp, getattr(kind, "heads", tp), "attention heads")
+
+
+def _require_shared_context(kind: Attention | None, split: Parallelism) -> None:
+    """Refuse decode context parallelism where no GPUs keep the same heads of every token.
+
+    Sources: ``verify_with_parallel_config`` of vllm/config/model.py; ``SlidingWindowSpec`` of its
+    v1/kv_cache_interface.py ("DCP not support sliding window"); that of compressed and chosen keys is open (vLLM issue
+    57228, SGLang pull request 31821).
+    """
+    field, dcp, where = "parallelism.dcp", split.dcp, "leave dcp out for this model"
+    if getattr(kind, "index", None) is not None:
+        raise InputError(field, dcp, "engines do not share out the context of keys that an index chooses", where)
+    if kind is not None and kind.cache_window:
+        raise InputError(field, dcp, "engines do not share out windows: every GPU keeps those of its heads", where)
+    match kind:
+        case GroupedQueryAttention() if split.tp < 2 * kind.kv_heads:
+            bound = f"{kind.kv_heads} KV heads on {split.tp} GPUs: none is kept twice"
+            raise InputError(field, dcp, bound, f"raise tp above {kind.kv_heads}, or leave dcp out")
+        case GroupedQueryAttention():
+            copies = split.tp // kind.kv_heads
+            _require_even(field, dcp, copies, f"GPUs that keep the same of {kind.kv_heads} KV heads")
+            _require_even(field, dcp, kind.heads // kind.kv_heads, "query heads of a KV head")
 
 
 def _require_channels(block: FeedForward | None, split: Parallelism, precision: Precision) -> None:

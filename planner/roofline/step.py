@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 
 from hardware_db import Dtype, GpuSku
@@ -60,6 +60,7 @@ from planner.roofline.operators import (
 )
 from planner.roofline.recurrent import Recurrence, RecurrentHeads
 from planner.roofline.shape import NO_FUSION, Fusion, OperatorFamily, Parallelism
+from planner.roofline.shared_context import GatheredCache, OfDecodes
 from planner.roofline.splits import require_split
 
 
@@ -290,10 +291,54 @@ class _Builder:
         """
         phases = OperatorFamily.ATTENTION_PREFILL, OperatorFamily.ATTENTION_DECODE
         if kind.index is None:
-            return [GroupedPrefill(phases[0], *shape), GroupedDecode(phases[1], *shape)]
+            return [GroupedPrefill(phases[0], *shape), *self.grouped_context(GroupedDecode(phases[1], *shape))]
         kv_heads, index = shape[4], kind.index
         chosen = float(index.top_k), index.heads * kv_heads / kind.kv_heads, float(index.head_dim)
         return [BlockPrefill(phases[0], *shape[:7], *chosen), BlockDecode(phases[1], *shape[:7], *chosen)]
+
+    def grouped_context(self, attention: GroupedDecode) -> list[Operator]:
+        """Attention of decodes; of the heads of all GPUs to a part of the context where they share that out.
+
+        Queries of prompts are gathered and merged too; keys and values that come with the step join at the end, in a
+        kernel of their own (``_forward_with_dcp`` of vllm/v1/attention/backends/flash_attn.py).
+        """
+        dcp, count, heads, out = self.parallelism.dcp, attention.count, attention.heads, attention.value_dim
+        if dcp == 1:
+            return [attention]
+        shared = replace(attention, heads=heads * dcp, shards=float(dcp))
+        own = self.elementwise(OperatorFamily.NORM, count, 6.0 * heads * out, 2.0)
+        return [shared, *self.merged_shards(count, heads * dcp, attention.head_dim, out), own]
+
+    def merged_shards(self, count: float, heads: float, asked: float, given: float) -> list[Operator]:
+        """Queries gathered by the GPUs that share out a context, and the merge of what each of them attended to.
+
+        Queries of all heads; the logarithm of the sum of each, in 32 bits, from every GPU; the outputs, scaled by it in
+        a pass over them, summed and scattered (``cp_lse_ag_out_rs`` of vllm/v1/attention/ops/common.py, as in
+        deepseek_v2.py of SGLang: pull request 14194).
+        """
+        dcp = self.parallelism.dcp
+        alike, share = (dcp, count, Driver.TOKENS), (dcp - 1) / dcp
+        gather, family = OperatorFamily.ALL_GATHER, OperatorFamily.ALL_REDUCE
+        return [
+            self.collective(gather, "all_gather", *alike, heads * asked, share),
+            self.collective(gather, "all_gather", *alike, heads * dcp, share, 4.0),
+            self.elementwise(OperatorFamily.NORM, count, 2.0 * heads * given, 1.0),
+            self.collective(family, "reduce_scatter", *alike, heads * given, share),
+        ]
+
+    def latent_context(self, count: float, heads: float, kv_rank: float, row: float) -> list[Operator]:
+        """Decodes of latent attention merged by the GPUs that share out a context, and cached rows of prompts gathered
+        before they are expanded (``_context_parallel_compute_prefill_context`` of
+        vllm/v1/attention/backends/mla/common.py).
+        """
+        dcp = self.parallelism.dcp
+        if dcp == 1:
+            return []
+        merge = [OfDecodes.of(one) for one in self.merged_shards(count, heads * dcp, row, kv_rank)]
+        gather = self.collective(
+            OperatorFamily.ALL_GATHER, "all_gather", dcp, count, Driver.SHAPE, row, (dcp - 1) / dcp
+        )
+        return [*merge, GatheredCache.of(gather)]
 
     def head_gates(self, kind: GroupedQueryAttention, count: float, heads: float, channels: float) -> list[Operator]:
         """A gate of one value a head: its projection, and its product with the output."""
@@ -350,12 +395,14 @@ class _Builder:
             decode(
                 OperatorFamily.ATTENTION_DECODE,
                 *layers,
-                heads=heads,
+                heads=heads * self.parallelism.dcp,
                 kv_rank=float(kind.kv_rank),
                 rope_dim=float(kind.rope_dim),
                 kv_cache=cache,
                 top_k=top_k,
+                shards=float(self.parallelism.dcp),
             ),
+            *self.latent_context(count, heads, float(kind.kv_rank), row),
             self.matrix(
                 OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION_OUTPUT, count, self.hidden, heads * kind.value_dim
             ),

@@ -27,8 +27,10 @@ EXAMPLES = {
 }
 """Form of a field that every scenario must have."""
 NOT_PLANNED = {
-    r"[dp]?cp(_size)?|\w*context_parallel\w*": "context parallelism is not planned; leave it out: long prompts are "
-    "spread by search.tp, by search.pp, or over a prefill pool (search.modes: [disaggregated])",
+    r"dcp_size|decode_context_parallel\w*": "write search.dcp, its name here, e.g. search.dcp: [1, 2, 4, 8]",
+    r"p?cp(_size)?|\w*context_parallel\w*": "context parallelism of prompts is not planned, that of decodes is "
+    "search.dcp; long prompts are spread by search.tp, by search.pp, or over a prefill pool (search.modes: "
+    "[disaggregated])",
     r"\w*encod(e|er|ers|ing)(_\w*)?|epd": "pools of encoders are not planned; leave it out: images are encoded "
     "where their prompts are prefilled",
 }

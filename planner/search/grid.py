@@ -68,6 +68,7 @@ class Split(NamedTuple):
     dp: int
     ep: int
     redundant_experts: int = 0
+    dcp: int = 1
 
 
 def splits(
@@ -94,7 +95,8 @@ def splits(
         for pp in pps:
             for dp in sorted(set(search.dp)) or (_ranks(experts, sku, tp, pp) if has_ranks else [1]):
                 for ep in sorted(set(search.ep)) or _expert_groups(experts, sku, tp, dp, between):
-                    yield Split(tp, pp, dp, ep, _copies(experts, sku, dp, ep))
+                    for dcp in sorted(set(search.dcp)) or [1]:
+                        yield Split(tp, pp, dp, ep, _copies(experts, sku, dp, ep), dcp)
 
 
 def _powers_of_two(most: int) -> list[int]:

@@ -83,7 +83,7 @@ class StepTimeGroup:
         base = self.base
         config = with_limits(base, max_batched_tokens, max_running_requests)
         longest, held = self._longest_and_held_tokens
-        footprint, per_block = memory_footprint(config, self.footprint.stages), base.engine.kv_block_tokens
+        footprint, per_block = memory_footprint(config, self.footprint.stages), base.kv_block_tokens
         if must_hold_tokens(base, longest) > sure_room_tokens(config, footprint):
             return 0.0
         if base.schedule.kv is KvAllocation.CONTIGUOUS or base.lora is not None:

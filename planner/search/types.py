@@ -88,6 +88,11 @@ class SearchSpace(Frozen):
         default=(), description=f"attention data parallelism in a replica; {FOLLOWS}"
     )
     ep: Annotated[tuple[int, ...], Follows] = Field(default=(), description=f"expert parallelism; {FOLLOWS}")
+    dcp: Annotated[tuple[int, ...], Follows] = Field(
+        default=(),
+        description="decode context parallelism: GPUs of tp that keep the same KV heads share out the tokens instead; "
+        "empty: none",
+    )
     max_running_requests: Annotated[tuple[int, ...], Follows] = Field(
         default=(), description=f"batch limits of a replica; {FITS}"
     )
@@ -150,7 +155,7 @@ class SearchSpace(Frozen):
         if any(self.kv_tiers) and self.prefix_cache and True not in self.prefix_cache:
             bound = "KV tiers are levels of the prefix cache"
             raise InputError("prefix_cache", list(self.prefix_cache), bound, "write [true], or [false, true]")
-        for name in ("tp", "pp", "dp", "ep", "max_running_requests", "max_batched_tokens"):
+        for name in ("tp", "pp", "dp", "ep", "dcp", "max_running_requests", "max_batched_tokens"):
             values = getattr(self, name)
             if min(values, default=1) < 1:
                 raise InputError(name, min(values), "must be >= 1")

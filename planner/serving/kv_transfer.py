@@ -89,7 +89,7 @@ def _pages_s(deployment: Deployment) -> float:
     each_s = NETWORK_PAGE_S if config.sku.leaves_by_network(gpus) else SCALE_UP_PAGE_S
     kept = [(n, kind) for n, kind in attentions(config.llm.layers) if kind.keeps_context]
     pages = sum(n if kind.one_row else 2 * n for n, kind in kept) / config.parallelism.pp
-    return pages / config.engine.kv_block_tokens * each_s
+    return pages / config.kv_block_tokens * each_s
 
 
 def kv_token_time_s(deployment: Deployment) -> float:

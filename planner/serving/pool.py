@@ -600,7 +600,7 @@ def _pool_model(
     footprint = require_room(config, int(longest))
     costs = token_costs(lengths, config.max_batched_tokens, pool.role, past, own_past)
     stored = costs.held_tokens - (0.0 if pool.role is Role.PREFILL else remaining_output_tokens(lengths))
-    block = config.engine.kv_block_tokens
+    block = config.kv_block_tokens
     reserved = schedule.reserve_outputs or pool.role is Role.PREFILL
     held = (costs.held_tokens if reserved else stored) + block / 2.0 + footprint.sequence_blocks * block
     if schedule.kv is KvAllocation.CONTIGUOUS:

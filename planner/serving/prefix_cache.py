@@ -262,7 +262,7 @@ def _hit_probabilities(
     tiers: Sequence[TierLoads],
 ) -> list[FloatArray]:
     """Chance that a request of each class finds its prefix first on the GPU, then in each tier, shape (1 + tiers,)."""
-    block, count, classes = pool.config.engine.kv_block_tokens, pool.replicas, workload.classes
+    block, count, classes = pool.config.kv_block_tokens, pool.replicas, workload.classes
     if all(kind.prefixes is None for kind in classes):
         return [np.zeros(1 + len(tiers)) for _ in classes]
     own = sum(

@@ -264,7 +264,7 @@ def _kv_waste(pool_record: PoolRecord, inside_s: FloatArray) -> float:
         context = context - decodes * speed * (steps - 1.0) / 2.0  # blocks held are those of the first step of a run
     known = (running <= decodes) & ((decodes > 0) | (schedule.batching is not Batching.STATIC))
     stored = context * running / np.maximum(decodes, 1.0) + cached
-    room = (held - pool_record.sequence_blocks * (running + prompts)) * config.engine.kv_block_tokens
+    room = (held - pool_record.sequence_blocks * (running + prompts)) * config.kv_block_tokens
     known_s = np.where(known, inside_s, 0.0)
     set_aside = float(known_s @ room)
     return max(0.0, 1.0 - float(known_s @ np.minimum(stored, room)) / set_aside) if set_aside > 0.0 else 0.0

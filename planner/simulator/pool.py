@@ -261,7 +261,7 @@ def _prefix_demand(pool: Pool, classes: tuple[RequestClass, ...], traffic: Drawn
     if traffic.follow_up is not None or sent_s.size < traffic.inputs.size or sent_s[-1] <= sent_s[0]:
         return None
     rate_per_s = float((sent_s.size - 1) / (sent_s[-1] - sent_s[0]))
-    block = pool.config.engine.kv_block_tokens
+    block = pool.config.kv_block_tokens
     rates, blocks, own = [np.zeros(0)], [np.zeros(0, dtype=np.int64)], 0.0
     for kind in classes:
         inputs, found, prefixes = kind.lengths.inputs, 0, kind.prefixes

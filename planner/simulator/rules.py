@@ -68,7 +68,7 @@ def rules_of(pool: Pool, classes: tuple[RequestClass, ...] = ()) -> Rules:
     if config.schedule.mixed_steps and config.schedule.batching is Batching.CONTINUOUS:
         running = min(running, max(1, config.step_tokens // per_decode))
     room = memory_footprint(config)
-    block_bytes = room.kv_bytes_per_token * config.engine.kv_block_tokens
+    block_bytes = room.kv_bytes_per_token * config.kv_block_tokens
     return Rules(
         role=pool.role,
         schedule=config.schedule,
@@ -100,7 +100,7 @@ def _piece_tokens(config: ReplicaConfig) -> int:
 
 def _memory(config: ReplicaConfig) -> CacheLimits:
     """The KV cache in blocks. Raises InputError when not even one contiguous piece fits."""
-    room, schedule, block = memory_footprint(config), config.schedule, config.engine.kv_block_tokens
+    room, schedule, block = memory_footprint(config), config.schedule, config.kv_block_tokens
     longest = _piece_tokens(config)
     pieces = -(-longest // block)
     if pieces and pieces + room.sequence_blocks > room.kv_blocks:

@@ -92,7 +92,7 @@ class ReplicaTiers:
     @cached_property
     def block_tokens(self) -> int:
         """Tokens of a block."""
-        return self.config.engine.kv_block_tokens
+        return self.config.kv_block_tokens
 
     def fetch(self, request: int, prefix: int, on_gpu: int, most: int, tokens: float, now_s: float) -> float:
         """Begin to load what tiers have of a prefix; when the prompt of a request may be processed [s].

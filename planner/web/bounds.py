@@ -38,6 +38,7 @@ _GRID = (
     "pp",
     "dp",
     "ep",
+    "dcp",
     "max_running_requests",
     "max_batched_tokens",
     "more_engines",

@@ -59,6 +59,24 @@ class TestPerToken:
         needed = tokens * kv_bytes_per_token_per_gpu(load_llm(llm), Dtype.BF16, tp)
         assert needed / 2**30 == pytest.approx(gib, abs=0.01)
 
+    @pytest.mark.parametrize(("dcp", "tokens", "gib"), [(1, 949_296, 12.67), (2, 1_896_256, 12.66)])
+    def test_shared_out_tokens_take_the_gib_that_an_engine_reports(self, dcp: int, tokens: int, gib: float) -> None:
+        """Qwen3-0.6B with one KV head on two GPUs: github.com/dphnAI/sonar/pull/1521."""
+        llm = load_llm("qwen3-0.6b")
+        (group,) = llm.layers
+        one = group.attention.model_copy(update={"kv_heads": 1})
+        llm = llm.model_copy(update={"layers": (group.model_copy(update={"attention": one}),)})
+        assert tokens * kv_bytes_per_token_per_gpu(llm, Dtype.BF16, 2, dcp=dcp) / 2**30 == pytest.approx(gib, abs=0.01)
+
+    def test_gpus_that_share_out_a_context_receive_it_once(self) -> None:
+        """61 layers of 576 values of DeepSeek-V3 in 16 bits: on each of eight GPUs, or on one of them."""
+        tokens = np.array([1000])
+        for dcp, copies in ((1, 8), (4, 2), (8, 1)):
+            config = replica("deepseek-v3", H200, parallelism=Parallelism(tp=8, dcp=dcp))
+            assert kv_transfer_bytes(config, tokens) == copies * 1000 * 61 * 576 * 2
+            assert kv_transfer_bytes_per_token(config) == copies * 61 * 576 * 2
+            assert reuse_step_tokens(config) == 16 * dcp
+
     def test_a_model_of_windows_only_is_counted_as_if_it_kept_everything(self) -> None:
         # Mistral-7B v0.1: 32 layers of 2 x 8 x 128 values.
         config = replica("mistral-7b-v0.1")

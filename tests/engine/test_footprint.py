@@ -73,6 +73,14 @@ class TestCapacity:
         assert ranks.kv_blocks == 8 * blocks
         assert ranks.kv_capacity_tokens > 4 * shards.kv_capacity_tokens  # eight caches, beside weights of 16 GB more
 
+    def test_gpus_that_share_out_a_context_hold_so_many_times_the_tokens(self) -> None:
+        """ "kvcache token budget always increased by `dcp` times": vLLM pull request 23734, of DeepSeek models."""
+        splits = [Parallelism(tp=8, dcp=dcp) for dcp in (1, 2, 4, 8)]
+        h200 = HARDWARE.skus["h200-sxm"]
+        found = [memory_footprint(replica("deepseek-v3", h200, precision=FP8, parallelism=split)) for split in splits]
+        assert [one.kv_capacity_tokens / found[0].kv_capacity_tokens for one in found] == [1.0, 2.0, 4.0, 8.0]
+        assert len({one.kv_blocks for one in found}) == 1  # of 16, 32, 64 and 128 tokens
+
     def test_what_a_sequence_takes_beside_its_tokens_is_in_whole_blocks(self) -> None:
         """gpt-oss-120b: 18 windowed layers of 9 blocks of 16 tokens; as many full ones: 9 blocks' worth."""
         found = memory_footprint(replica("gpt-oss-120b", HARDWARE.skus["h200-sxm"]))

@@ -41,6 +41,15 @@ def config(engine: str, model: str, sku: str = "b200-sxm", **changes: Any) -> Re
             {"parallelism": Parallelism(tp=8, pp=2), "speculation": Speculation(draft_tokens=1, acceptance=0.8)},
             "does not draft with pipeline stages",
         ),
+        (
+            "vllm",
+            "deepseek-r1",
+            {"parallelism": Parallelism(tp=8, dcp=8), "speculation": Speculation(draft_tokens=1, acceptance=0.8)},
+            "does not check drafts against a context that is shared out",
+        ),
+        ("vllm", "deepseek-r1", {"parallelism": Parallelism(tp=8, dcp=8), "sku": "mi300x"}, "latent attention on AMD"),
+        ("sglang", "qwen3-235b-a22b", {"parallelism": Parallelism(tp=8, ep=8, dcp=2)}, "latent attention only"),
+        ("tensorrt-llm", "deepseek-r1", {"parallelism": Parallelism(tp=8, dcp=8)}, "its Helix parallelism"),
     ],
 )
 def test_what_an_engine_does_not_do_is_refused_in_one_line(

@@ -109,6 +109,7 @@ def test_what_cannot_be_answered_is_refused_with_the_way_out() -> None:
         "12 x h100-sxm TP4 mixed",
         "13 x b200-sxm TP1 prefill + 3 x b200-sxm TP2 decode",
         "2 x h200-sxm TP2 PP2 mixed",
+        "2 x gb200-nvl72 TP16 DCP2 mixed",
     ],
 )
 def test_fleets_are_read_as_plans_name_them(words: str) -> None:

@@ -125,6 +125,23 @@ def test_experts_over_many_servers_or_in_a_rack_get_the_kernels_that_are_planned
 
 
 @pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("vllm", {"--decode-context-parallel-size": "4"}),
+        ("sglang", {"--dcp-size": "4", "--attention-backend": "flashinfer"}),
+    ],
+)
+def test_an_engine_is_told_how_many_gpus_share_out_a_context(engine: str, words: dict[str, str]) -> None:
+    config = calibrated("deepseek-r1", engine=engine, parallelism=Parallelism(tp=8, dcp=4))
+    assert words.items() <= dict(rendered_options(config, _options(config)).flags).items()
+    with FLAGS.open(encoding="utf-8") as lines:
+        known = {row["flag"]: row for row in csv.DictReader(lines) if engine in row["program"]}
+    assert all(known[flag]["takes"] == "int" or value in known[flag]["choices"] for flag, value in words.items())
+    alone = rebuilt(config, parallelism=Parallelism(tp=8))
+    assert not words.keys() & {flag for flag, _ in rendered_options(alone, _options(alone)).flags}
+
+
+@pytest.mark.parametrize(
     ("sku", "engine", "words"),
     [
         ("h100-sxm", "vllm", {"--enable-dbo", "--enable-eplb", "--eplb-config"}),

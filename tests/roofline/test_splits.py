@@ -34,6 +34,12 @@ UNPACKED = Precision(weights=Dtype.FP8_BLOCK, activations=Dtype.BF16)
         ("qwen3-235b-a22b", Parallelism(tp=8), FP8_BLOCK, "192 of 1536 channels of an expert on a GPU are no multiple"),
         ("deepseek-r1", Parallelism(tp=32), FP8_BLOCK, "no multiple of the 128 of one fp8_block scale"),
         ("deepseek-r1", Parallelism(tp=32), UNPACKED, "no multiple of the 128 of one fp8_block scale"),
+        # verify_with_parallel_config of vLLM: dcp at most tp / KV heads, and tp above these.
+        ("llama-3.1-70b", Parallelism(tp=8, dcp=2), BF16, "none is kept twice. Fix: raise tp above 8"),
+        ("qwen3-235b-a22b", Parallelism(tp=8, dcp=4), BF16, "2 GPUs that keep the same of 4 KV heads"),
+        ("gpt-oss-120b", Parallelism(tp=16, dcp=2), BF16, "do not share out windows"),
+        ("deepseek-v3.2", Parallelism(tp=8, dcp=8), BF16, "keys that an index chooses"),
+        ("deepseek-v4-flash", Parallelism(tp=8, dcp=8), BF16, "do not share out windows"),
     ],
 )
 def test_uneven_splits_are_refused_by_name(model: str, split: Parallelism, precision: Precision, named: str) -> None:
@@ -50,6 +56,10 @@ def test_uneven_splits_are_refused_by_name(model: str, split: Parallelism, preci
         ("qwen3-235b-a22b", Parallelism(tp=8, ep=8), FP8_BLOCK),  # what vLLM's error asks for
         ("deepseek-r1", Parallelism(dp=24, ep=24, redundant_experts=8), BF16),
         ("qwen3-next-80b-a3b-thinking", Parallelism(tp=8), BF16),
+        # Cases of vLLM's context_parallel_deployment.md.
+        ("deepseek-r1", Parallelism(tp=8, dcp=8), FP8_BLOCK),
+        ("kimi-k2-instruct", Parallelism(tp=16, dcp=8), FP8_BLOCK),
+        ("qwen3-235b-a22b", Parallelism(tp=8, dcp=2), BF16),
     ],
 )
 def test_splits_that_people_run_are_taken(model: str, split: Parallelism, precision: Precision) -> None:

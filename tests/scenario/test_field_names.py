@@ -104,9 +104,10 @@ def test_whoever_adds_each_missing_field_as_shown_ends_with_a_scenario() -> None
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("cp", "context parallelism is not planned"),
-        ("dcp_size", "context parallelism is not planned"),
-        ("prefill_context_parallel_size", "context parallelism is not planned"),
+        ("cp", "context parallelism of prompts is not planned, that of decodes is search.dcp"),
+        ("dcp_size", "write search.dcp"),
+        ("decode_context_parallel_size", "write search.dcp"),
+        ("prefill_context_parallel_size", "context parallelism of prompts is not planned"),
         ("encoder_pools", "pools of encoders are not planned"),
         ("encode", "pools of encoders are not planned"),
     ],

@@ -292,3 +292,8 @@ def test_given_degrees_are_taken_as_they_are() -> None:
     assert {split.tp for split in splits_of("deepseek-v3", tp=(2, 4))} == {2, 4}
     every = {"tp": (1, 2), "pp": (1, 2), "dp": (1, 4), "ep": (1, 2)}
     assert len(splits_of("deepseek-v3", **every)) == 16
+    assert len(splits_of("deepseek-v3", **every, dcp=(1, 2))) == 32
+
+
+def test_contexts_are_shared_out_only_where_that_is_asked_for() -> None:
+    assert {split.dcp for split in splits_of("deepseek-v3")} == {1}

@@ -20,8 +20,9 @@ from planner.serving import (
     sustainable_rate_per_s,
 )
 from planner.serving.rates import rate_sweep
+from planner.simulator import simulate
 from planner.traffic import load_lengths
-from planner.workload import JointDistribution, LatencyDistribution, LatencyTarget, Slo, Workload
+from planner.workload import JointDistribution, LatencyDistribution, LatencyTarget, Slo, TokenLengths, Workload
 from tests.builders import FP8, calibrated, chat
 
 TTFT = LatencyTarget(metric=Metric.TTFT, percentile=0.99, threshold_s=0.5)
@@ -188,3 +189,19 @@ def test_a_sweep_beyond_stability_is_infinite_from_there_on() -> None:
 def test_overload_is_infinitely_far_from_its_targets() -> None:
     limit = largest_stable_rate_per_s(POOL, chat(1.0))
     assert log_excess(evaluate(POOL, chat(2.0 * limit)), SLO) == math.inf
+
+
+def test_long_contexts_that_gpus_share_out_are_served_faster_where_memory_binds() -> None:
+    """Eight GPUs hold as many contexts of 116,000 tokens eight times; the simulator judges a step of them all."""
+    lengths = TokenLengths.constant(100_000, 16_000)
+    slo = Slo(targets=(LatencyTarget(metric=Metric.TPOT, percentile=0.95, threshold_s=0.1),))
+    pools = [
+        Deployment.mixed(calibrated("deepseek-r1", precision=FP8, parallelism=Parallelism(tp=8, dcp=dcp)))
+        for dcp in (1, 8)
+    ]
+    rates = [sustainable_rate_per_s(pool, Workload.of(1.0, lengths), slo) for pool in pools]
+    assert 2.0 < rates[1] / rates[0] < 8.0
+    for pool, rate_per_s in zip(pools, rates, strict=True):
+        busy = Workload.of(0.7 * rate_per_s, lengths)
+        simulated = simulate(pool, busy, requests=600, seed=1)
+        assert evaluate(pool, busy).tpot.mean_s == pytest.approx(simulated.tpot.mean_s, rel=0.05)
