@@ -49,7 +49,7 @@ from planner.supply import OWNED
 FRAME_PX = 250
 """Height of the frame of lines whose legend takes several rows on a phone. A choice."""
 NAMES_OF_ALTERNATIVES = {
-    **{"plan": "{}", "format": "{}", "sku": "only {}"},
+    **{"plan": "{}", "format": "{}", "context": "{}", "sku": "only {}"},
     **{"mode": "only {}, any SKU", "engine": "{}, SKUs of the plan"},
 }
 """Names of the bars by kind, in their order."""

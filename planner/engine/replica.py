@@ -327,6 +327,11 @@ class ReplicaConfig(Frozen):
             notes.append(
                 f"{self.llm.id}: tokens are sent to experts on {ep} GPUs; {self.engine.name} {balanced}{halves}"
             )
+        if self.parallelism.dcp > 1:
+            notes.append(
+                f"{self.llm.id}: {self.parallelism.label}: collectives of shared contexts as measured one by one; no "
+                "serving run has judged their steps"
+            )
         if self.sku.memory_seen_bytes is None:
             notes.append(
                 f"{self.sku.id}: nobody says what memory its driver reports: taken as {SEEN_SHARE:.1%} of the label"

@@ -1,4 +1,5 @@
-"""Alternatives to the plan: in narrower formats, or under a restriction (one SKU, one mode, another engine).
+"""Alternatives to the plan: in narrower formats, with shared contexts, or under a restriction (one SKU, one mode,
+another engine).
 
 By theory, with what simulation taught of the plan (`planner.fleet.corrections`), and as simple to run as a plan of that
 restriction alone would be (`planner.fleet.refinement`). Engines are compared on the SKUs of the plan: those that have
@@ -27,9 +28,15 @@ from planner.traffic import Service
 
 NARROWER = "narrower formats"
 """Name of the alternative in them."""
+SHARED, SHARED_BY = "shared contexts", (1, 2, 4, 8)
+"""Name of the alternative with decode context parallelism, and its degrees: powers of two up to a server."""
+LONG_CONTEXT_TOKENS = 65_536
+"""Mean prompt from which on that alternative is looked at: "gains typically appear with input sequence lengths >64K
+tokens" (TensorRT-LLM, docs/source/features/helix.md)."""
 NOT_ASKED_FOR = {
     "format": "not asked for: precision=narrower; what it costs in accuracy is not judged",
     "engine": "not searched for: search.more_engines",
+    "context": "not searched for: search.dcp; no serving run has judged its step times",
 }
 """Why an alternative of a kind is not the plan."""
 CLEARLY_DEARER = 0.15
@@ -47,9 +54,11 @@ ones."""
 def alternatives_of(
     search: FleetSearch, chosen: Allocation, shift_of: ShiftRule | None, corrections: Corrections | None
 ) -> tuple[Alternative, ...]:
-    """The best fleet in narrower formats, of each SKU, mode, and other engine on the SKUs of the plan, from theory.
+    """The best fleet in narrower formats, with shared contexts, of each SKU, mode, and other engine on the SKUs of the
+    plan, from theory.
 
-    Narrower formats are looked at where those of the checkpoint are kept unasked, and shown where they save. A
+    Narrower formats are looked at where those of the checkpoint are kept unasked, shared contexts where prompts are of
+    `LONG_CONTEXT_TOKENS`, both shown where they save. A
     restriction that the plan keeps anyway has the plan's fleet. One that is `CLEARLY_DEARER` than the chosen one even
     at optimistic rates is not examined any closer.
 
@@ -65,7 +74,17 @@ def alternatives_of(
         *((mode.value, "mode", lambda one, mode=mode: one.family.mode is mode) for mode in dict.fromkeys(space.modes)),
     ]
     services = list({slice_.service.name: slice_.service for slice_ in search.slices.values()}.values())
-    alternatives = _in_narrower_formats(search, chosen, services, shift_of, corrections)
+    narrower = [service.with_narrower_formats or service for service in services]
+    shared = _with_shared_contexts(search.request, services)
+    alternatives = []
+    for name, kind, request, served in (
+        (NARROWER, "format", search.request, narrower),
+        (SHARED, "context", shared, services),
+    ):
+        if (request, served) != (search.request, services):
+            again = search_fleet(request, search.market, served, _quiet(search, name).progress, shift_of, corrections)
+            found = _alternative(again, chosen, name, kind, simulated)
+            alternatives += [found] if _is_better(search, found, chosen) else []
     for name, kind, keeps in restrictions:  # each looks at the columns as the one before left them
         own = replace(_quiet(search, name), columns=_Only(search.columns, keeps))
         alternatives.append(_alternative(own, chosen, name, kind, simulated))
@@ -78,24 +97,19 @@ def alternatives_of(
     return tuple(alternatives)
 
 
-def _in_narrower_formats(
-    search: FleetSearch,
-    chosen: Allocation,
-    services: Sequence[Service],
-    shift_of: ShiftRule | None,
-    corrections: Corrections | None,
-) -> list[Alternative]:
-    """The best fleet that may use fewer bits than the checkpoints, where it costs less or serves more; else nothing."""
-    narrower = [service.with_narrower_formats or service for service in services]
-    if narrower == services:
-        return []
-    own = _quiet(search, NARROWER)
-    again = search_fleet(search.request, search.market, narrower, own.progress, shift_of, corrections)
-    found = _alternative(again, chosen, NARROWER, "format", corrections is not None)
+def _with_shared_contexts(request: PlanRequest, services: Sequence[Service]) -> PlanRequest:
+    """The request with decode context parallelism, where prompts are long and nothing is said of it."""
+    longest = max(service.workload.lengths.mean_input for service in services)
+    if request.search.dcp or longest < LONG_CONTEXT_TOKENS:
+        return request
+    return request.model_copy(update={"search": request.search.model_copy(update={"dcp": SHARED_BY})})
+
+
+def _is_better(search: FleetSearch, found: Alternative, chosen: Allocation) -> bool:
+    """True if a fleet costs less or serves more than the plan."""
     paid = with_all_owned(chosen, search.market.site_of(chosen).supply).cost_usd_per_hour
     is_cheaper = (found.usd_per_hour or math.inf) < paid * (1.0 - SAME_COST)
-    serves_more = found.rate_per_s > chosen.rate_per_s * (1.0 + SAME_COST)
-    return [found] if is_cheaper or serves_more else []
+    return is_cheaper or found.rate_per_s > chosen.rate_per_s * (1.0 + SAME_COST)
 
 
 class _Only(CandidateColumns):

@@ -454,12 +454,13 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Alternative:
-    """The best fleet in narrower formats, of one SKU, of one mode, or of another engine on the SKUs of the plan; from
-    theory, not simulated.
+    """The best fleet in narrower formats, with shared contexts, of one SKU, of one mode, or of another engine on the
+    SKUs of the plan; from theory, not simulated.
 
     Attributes:
-        restriction: what tells it from the plan: narrower formats, or the SKU id, mode or engine it is restricted to.
-        kind: "format", "sku", "mode" or "engine".
+        restriction: what tells it from the plan: narrower formats, shared contexts, or the SKU id, mode or engine it is
+            restricted to.
+        kind: "format", "context", "sku", "mode" or "engine".
         summary: pools in words, or why there is none.
         usd_per_hour: cost, or None when there is none.
         rate_per_s: what it serves.

@@ -524,7 +524,7 @@ def _load_table(plan: Plan) -> Table:
 
 
 def _alternative_table(plan: Plan, cost: CostBreakdown) -> Table:
-    kinds = ("format", "sku", "mode", "engine")
+    kinds = ("format", "context", "sku", "mode", "engine")
     order = sorted(
         plan.alternatives, key=lambda a: (kinds.index(a.kind), math.inf if a.usd_per_hour is None else a.usd_per_hour)
     )

@@ -90,10 +90,13 @@ def _estimated(pair: _Pair) -> TargetCheck:
 
 
 def _alternative_tables(plan: Plan, cost: CostBreakdown) -> list[Table]:
-    """Narrower formats, then the cheapest other fleets, each once; nothing where there is none."""
+    """Narrower formats and shared contexts, then the cheapest other fleets, each once; nothing where there is none."""
     others = sorted(
         (one for one in plan.alternatives if one.usd_per_hour is not None and not one.is_chosen),
-        key=lambda one: (one.kind != "format", math.inf if one.usd_per_hour is None else one.usd_per_hour),
+        key=lambda one: (
+            one.kind not in ("format", "context"),
+            math.inf if one.usd_per_hour is None else one.usd_per_hour,
+        ),
     )
     shown = list({one.summary: one for one in reversed(others)}.values())[::-1][:ALTERNATIVES]
     if not shown:

@@ -60,6 +60,24 @@ def test_fewer_bits_are_the_first_alternative_and_cost_what_asking_for_them_does
     assert all(one.kind != "format" for one in (*asked.alternatives, *named.alternatives))
 
 
+def test_contexts_shared_out_are_an_alternative_to_long_prompts_alone() -> None:
+    """They cost what asking for them does; short prompts, and those who say how contexts are held, are not asked."""
+    content = scenario("h200-sxm", tp=[8], dp=[1], ep=[1], speculation=[None]) | {"llm": "deepseek-r1"}
+    content["precision"] = {"weights": "fp8_block", "activations": "fp8", "kv_cache": "bf16"}
+    content["workload"] = {"rate_per_s": 0.1, "lengths": {"input_tokens": 100_000, "output_tokens": 16_000}}
+    content["slo"] = [{"metric": "tpot", "percentile": 0.95, "threshold_s": 0.1}]
+    found = by_theory(content, alternatives=True)
+    (shared,) = (one for one in found.alternatives if one.kind == "context")
+    asked = by_theory({**content, "search": content["search"] | {"dcp": [1, 2, 4, 8]}}, alternatives=True)
+    assert found.cost is not None and asked.cost is not None and shared.usd_per_hour is not None
+    assert shared.usd_per_hour == pytest.approx(asked.cost.usd_per_hour)
+    assert 2.0 * shared.usd_per_hour < found.cost.usd_per_hour
+    assert "DCP8" in shared.summary and "search.dcp" in shared.why_not
+    short = {**content, "workload": {"rate_per_s": 0.1, "lengths": {"input_tokens": 1000, "output_tokens": 16_000}}}
+    none = (*asked.alternatives, *by_theory(short, alternatives=True).alternatives)
+    assert all(one.kind != "context" for one in none)
+
+
 @pytest.mark.parametrize(
     ("sku", "search", "engines"),
     [
