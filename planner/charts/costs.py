@@ -13,6 +13,7 @@ import altair as alt
 from planner.analysis import ApiBreakEven, CostYear, PurchaseOffer, api_names, headline, mean_served_per_s
 from planner.charts.marks import (
     BLUE,
+    FRAME_PX,
     GREEN,
     GREY,
     ORANGE,
@@ -46,8 +47,6 @@ from planner.optimizer import Objective
 from planner.scenario import PlanSide, share_of_threshold
 from planner.supply import OWNED
 
-FRAME_PX = 250
-"""Height of the frame of lines whose legend takes several rows on a phone. A choice."""
 NAMES_OF_ALTERNATIVES = {
     **{"plan": "{}", "format": "{}", "context": "{}", "sku": "only {}"},
     **{"mode": "only {}, any SKU", "engine": "{}, SKUs of the plan"},

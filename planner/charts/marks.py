@@ -24,6 +24,8 @@ GREY = "#7C7C7C"
 """Neutral marks and text; as readable on white as on near-black (contrast of 4 to 1 or more on both)."""
 BAR_HEIGHT_PX, AXIS_HEIGHT_PX, LEGEND_HEIGHT_PX = 26, 148, 54
 """Height of a bar of a bar chart, of its title with subtitle and its axis together, and of a legend above it."""
+FRAME_PX = 250
+"""Height of the frame of lines whose legend takes several rows on a phone. A choice."""
 LABEL_LETTER_PX = 6.6
 """Width of a letter of a label: a little more than the average, so that labels never overlap. A choice."""
 NARROW_PX = 420

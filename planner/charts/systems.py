@@ -16,6 +16,7 @@ from planner.analysis import Comparison
 from planner.charts.latencies import distribution_rows, long_prompt_chart, long_prompt_rows, share_axis
 from planner.charts.marks import (
     BLUE,
+    FRAME_PX,
     GREEN,
     GREY,
     ORANGE,
@@ -101,7 +102,7 @@ def latency_cdf_chart(comparison: Comparison, metric: Metric) -> alt.LayerChart:
     source = "Simulated, the same requests for all." if comparison.requests else "From theory."
     subtitle = f"{source} Further left is better." + (" Dashed grey line: target." if limits else "")
     title = titled(f"{name} of every system on {comparison.deployment.summary}", subtitle)
-    return layered(layers, title, 320, f"{name} by system as cumulative shares")
+    return layered(layers, title, FRAME_PX, f"{name} by system as cumulative shares", grows=True)
 
 
 LEAST_SHOWN = 0.95
@@ -215,7 +216,7 @@ def attainment_chart(comparison: Comparison) -> alt.LayerChart:
     source = "Simulated, the same requests for all." if comparison.requests else "From theory."
     title = titled(f"Attainment against arrival rate on {comparison.deployment.summary}", f"{source} Higher is better.")
     layers = [drawn.encode(x=x, y=y, tooltip=shown, **look)]
-    return layered(layers, title, 320, "Share of requests within all targets by arrival rate")
+    return layered(layers, title, FRAME_PX, "Share of requests within all targets by arrival rate", grows=True)
 
 
 # --- the stall of a long prompt -------------------------------------------------------------------------------------

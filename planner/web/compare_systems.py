@@ -78,7 +78,7 @@ def show(page: Page) -> None:
         _latency_chart(compared)
         if question.is_by_rate and any(row.attainments for row in compared.compared):
             rows = pictures.attainment_rows(compared)
-            picture = pictures.attainment_chart(compared).properties(height=CURVES_PX)
+            picture = pictures.attainment_chart(compared)
             components.chart(picture, rows, "attainment by rate", "compare-attainment")
     _tables(compared)
 
@@ -233,8 +233,7 @@ def _latency_chart(compared: Comparison) -> None:
         return
     metric = metrics[chosen]
     rows = pictures.latency_cdf_rows(compared, metric)
-    picture = pictures.latency_cdf_chart(compared, metric).properties(height=CURVES_PX)
-    components.chart(picture, rows, f"{chosen} by system", "compare-cdf")
+    components.chart(pictures.latency_cdf_chart(compared, metric), rows, f"{chosen} by system", "compare-cdf")
     drawn = {row["system"] for row in rows}
     behind = [row.system.name for row in compared.compared if row.system.name not in drawn]
     if behind:
@@ -253,7 +252,7 @@ def _tables(compared: Comparison) -> None:
         outcome = tables["What comes out"]
         filled = components.with_columns(outcome, lambda place: any(row[place] != "-" for row in outcome.rows))
         components.table(filled, "compare-table", HINTS)
-    components.table(systems_table(compared), "compare-systems-table", HINTS)
+    components.table(systems_table(compared), "compare-systems-table", HINTS, numbered_notes=True)
     rest = [table for title, table in tables.items() if title not in ("Systems", "What comes out")]
     if rest:
         with st.expander("All percentiles, cost, memory and assumptions"):
