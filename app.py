@@ -12,6 +12,7 @@ from contextlib import suppress
 
 try:
     import streamlit as st
+    from streamlit.delta_generator import DeltaGenerator
 except ImportError:
     fix = "pip install 'llm-capacity-planner[app]'"
     print(f"error: streamlit = '(not installed)': the web app needs it. Fix: {fix}", file=sys.stderr)
@@ -87,15 +88,7 @@ def answer() -> None:
         return
     progress_place = st.container(key="under-way")
     if not results.is_planned(session.key()):
-        summary.show_outdated(st.empty())
-        figures = st.empty()
-        figures.html(summary.SKELETON)
-        try:
-            with progress_place:
-                results.page_of(session.planned_content(), session.key())
-        except (results.Stopped, PlannerError):
-            figures.empty()  # none are to come
-            raise
+        first_answer(progress_place)
         st.rerun()
     page = results.page_of(session.planned_content(), session.key())
     with st.container(key="answer"):
@@ -111,6 +104,26 @@ def answer() -> None:
         is_new = results.check_by_simulation(page) or summary.complete(page)
     if is_new:
         st.rerun()
+
+
+def first_answer(progress_place: DeltaGenerator) -> None:
+    """Plan by theory; until that is there, the last fleet in other sizes stands in its place."""
+    summary.show_outdated(st.empty())
+    figures = st.empty()
+    figures.html(summary.SKELETON)
+    content, key, resized = session.planned_content(), session.key(), None
+    try:
+        with progress_place:
+            with suppress(PlannerError):  # which the search through all configurations says, if it is so there too
+                resized = results.resized_page(content, key)
+            if resized is not None:
+                with figures.container():
+                    summary.show_figures(resized, "Set up as before: ")
+            results.page_of(content, key)
+    except (results.Stopped, PlannerError):
+        if resized is None:
+            figures.empty()  # none are to come
+        raise
 
 
 def show_tab(show: Callable[[results.Page], None], page: results.Page) -> None:

@@ -123,6 +123,17 @@ class FleetSearch:
         served = by_stage[UnitStage.WHOLE] | (by_stage[UnitStage.FIRST] & by_stage[UnitStage.SECOND])
         return tuple(name for name in self.slices if name not in served)
 
+    def asked_for_more(self, factor: float) -> FleetSearch:
+        """The same search where this many times the demand is asked for; rates of columns stay as they are."""
+        slices = {
+            name: replace(slice_, demand_per_s=tuple(factor * rate for rate in slice_.demand_per_s))
+            for name, slice_ in self.slices.items()
+        }
+        more = replace(self, slices=slices)
+        more._units.update(self._units)
+        more._without_pairs.update(self._without_pairs)
+        return more
+
     def problem(
         self, columns: Sequence[Column], flat: bool = False, program: int = 0, charge: float = 0.0
     ) -> FleetProblem:

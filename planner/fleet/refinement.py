@@ -24,6 +24,9 @@ from planner.optimizer import FEASIBILITY_TOLERANCE, Allocation, Objective, Solv
 
 COARSE_GAP = 1e-2
 """Gap to which the program is solved as long as rates are still being refined. Affects speed only."""
+MOST_ROOM, LEAST_ROOM = 1.25, 0.02
+"""Demand, over that asked for, up to which the roomiest of several fleets of one price is looked for, and how closely.
+A choice: theory errs by less than the first, and the second is less than it errs by."""
 
 
 def refined_allocation(
@@ -140,6 +143,45 @@ def preferred_allocation(search: FleetSearch, best: Allocation) -> Allocation:
             if found is not None and preference(columns.chosen(found)) < (is_borrowed, faults):
                 return found
     return best
+
+
+def roomiest_allocation(search: FleetSearch, best: Allocation) -> Allocation:
+    """Of fleets of one price, no less simple, the one that carries the most more of all slices, to `LEAST_ROOM`.
+
+    Theory errs by some percent: which of the fleets that cost the same carries hardly what is asked for, and which a
+    tenth more, is not left to the solver. Of pools of true rates; a fleet of one pool, of which no more than the demand
+    is known, and fleets of several periods stay. GPUs that are paid for and idle are not for this
+    (`planner.fleet.pool_sizes`).
+
+    Args:
+        search: the program and its columns, whose rates are refined.
+        best: the best fleet that is preferred.
+    """
+    if search.request.objective is not Objective.MIN_COST or len(search.periods) > 1 or len(best.units) < 2:
+        return best
+    exact = [column for column in search.columns.all if column.is_exact]
+    most, gpus = best.cost_usd_per_hour * (1.0 + SAME_COST), _gpus(search, best)
+    faults = preference(search.columns.chosen(best))
+    least, none, roomiest = 1.0, MOST_ROOM, best
+    while none - least > LEAST_ROOM:
+        room = (least + none) / 2.0
+        found = search.asked_for_more(room).allocation(exact, Objective.MIN_COST, most_usd_per_hour=most)
+        is_found = found.status.has_allocation and found.cost_usd_per_hour <= most
+        if is_found and _gpus(search, found) <= gpus and preference(search.columns.chosen(found)) <= faults:
+            least, roomiest = room, found
+        else:
+            none = room
+    if roomiest is best:
+        return best
+    used = search.columns.chosen(roomiest)
+    found = search.allocation(used, Objective.MIN_COST, most_usd_per_hour=most)
+    return with_bound(found, lower_bound(best)) if found.status.has_allocation else best
+
+
+def _gpus(search: FleetSearch, fleet: Allocation) -> int:
+    """GPUs in use, in the one period that there is."""
+    used = search.columns.chosen(fleet)
+    return sum(fleet.units[column.name][0] * column.replicas * column.family.gpus for column in used)
 
 
 def preference(used: Sequence[Column]) -> tuple[bool, int]:

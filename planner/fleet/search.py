@@ -49,7 +49,13 @@ from planner.fleet.pool_sizes import (
     sizes_of,
 )
 from planner.fleet.program import SAME_COST, FleetSearch
-from planner.fleet.refinement import preference, preferred_allocation, refined_allocation, with_bound
+from planner.fleet.refinement import (
+    preference,
+    preferred_allocation,
+    refined_allocation,
+    roomiest_allocation,
+    with_bound,
+)
 from planner.fleet.simulation import run_of
 from planner.fleet.sites import lower_bound
 from planner.fleet.types import PlannedDeployment
@@ -452,7 +458,8 @@ def _short_of_links(pools: Sequence[UsedPool], planned: PlannedDeployment) -> li
 def _trial(search: FleetSearch, simulate: bool) -> _Trial | NoFleet:
     """Solve, deploy and verify once."""
     while True:
-        allocation = preferred_allocation(search, refined_allocation(search, search.request.objective))
+        best = preferred_allocation(search, refined_allocation(search, search.request.objective))
+        allocation = roomiest_allocation(search, best)
         if not allocation.status.has_allocation:
             diagnosed = None if search.unserved() else diagnosed_allocation(search, simulate)
             return NoFleet(diagnosed, left_out=search.pairs_left_out)

@@ -6,7 +6,7 @@ pool, or a prefill and a decode pool (of the same or of different SKUs). How man
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -145,6 +145,25 @@ class SearchSpace(Frozen):
     def engines(self) -> tuple[str, ...]:
         """Every engine that may be used."""
         return tuple(dict.fromkeys((self.engine, *self.more_engines)))
+
+    def narrowed(self, pools: Collection[Pool]) -> SearchSpace | None:
+        """The same with only the modes, SKUs, degrees and limits of some pools; None where one of them is not in it.
+
+        Of prefill pools the batch limit is none to choose, of decode pools the chunk budget.
+        """
+        degrees = [pool.config.parallelism for pool in pools]
+        decoding = [pool.config for pool in pools if pool.role is not Role.PREFILL]
+        reading = [pool.config for pool in pools if pool.role is not Role.DECODE]
+        used: dict[str, list[object]] = {
+            "skus": [pool.config.sku.id for pool in pools],
+            "modes": [Mode.MIXED if pool.role is Role.MIXED else Mode.DISAGGREGATED for pool in pools],
+            **{name: [getattr(each, name) for each in degrees] for name in ("tp", "pp", "dp", "ep")},
+            "max_running_requests": [config.max_running_requests for config in decoding],
+            "max_batched_tokens": [config.max_batched_tokens for config in reading],
+        }
+        if any((offered := getattr(self, name)) and not set(values) <= set(offered) for name, values in used.items()):
+            return None
+        return self.model_copy(update={name: tuple(dict.fromkeys(values)) for name, values in used.items()})
 
     @model_validator(mode="after")
     def _positive_and_small_enough(self) -> Self:

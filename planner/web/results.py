@@ -38,7 +38,9 @@ STORE_BYTES = 1_000_000_000
 for longest is dropped first. A plan by theory has 0.1 MB, one that is simulated 25. A choice, affects speed only."""
 LEFT_S = 3.0
 """A visitor whose browser is gone for this long [s] has left, and what is computed for that visit ends. A choice."""
-URGENCY = {"theory": 0, "compared": 0, "checked": 1}
+ANSWERED = "answered"
+"""Of the state of a visit: the key of the last scenario whose plan was shown."""
+URGENCY = {"resized": 0, "theory": 0, "compared": 0, "checked": 1}
 """Of kinds of results: plans by theory go first, then simulations of them; all else has `LEAST_URGENT`."""
 UNKNOWN_PLAN_S = 3.0
 """Longest that a plan by theory is expected to take while none is cached [s]. Affects estimates of time only."""
@@ -276,9 +278,35 @@ def page_of(content: Content, key: str) -> Page:
     request = request_of(key)
     bounds.check(content, request)
     hardware = hardware_for(request)
-    known = (store().get((kind, key)) for kind in PLANS)
-    plan = next((plan for plan in known if isinstance(plan, Plan)), None) or theory_plan(request, hardware, key)
+    plan = _known_plan(key) or theory_plan(request, hardware, key)
+    st.session_state[ANSWERED] = key
     return Page(content, key, plan.request, hardware, plan)
+
+
+def _known_plan(key: str) -> Plan | None:
+    """Of the plans of a scenario that are cached the one that knows most."""
+    known = (store().get((kind, key)) for kind in PLANS)
+    return next((plan for plan in known if isinstance(plan, Plan)), None)
+
+
+def resized_page(content: Content, key: str) -> Page | None:
+    """A scenario by theory, in a second: with the configurations of the last answer of this visit, in other sizes.
+
+    None where there is none, where they are not among those to choose from, or where they cannot serve it. What the
+    simulations of that answer taught of its traffic counts.
+    """
+    last, request = _known_plan(st.session_state.get(ANSWERED, "")), request_of(key)
+    bounds.check(content, request)
+    pools = [pool for deployment in last.deployments for pool in deployment.deployment.pools] if last else []
+    search = request.search.narrowed(pools) if pools else None
+    llms = [[service.llm for service in of.all_services] for of in (request, last.request)] if last else []
+    if last is None or search is None or llms[0] != llms[1]:
+        return None
+    narrowed, hardware = request.model_copy(update={"search": search}), hardware_for(request)
+    known = last.corrections
+    resized = partial(planner.plan, narrowed, hardware, simulate=False, alternatives=False, corrections=known)
+    plan = compute_once(("resized", key, st.session_state[ANSWERED]), resized, "The last fleet in other sizes")
+    return None if plan.cost is None else Page(content, key, plan.request, hardware, plan)
 
 
 def theory_plan(request: PlanRequest, hardware: HardwareDb, key: str) -> Plan:

@@ -39,15 +39,20 @@ def show(page: Page) -> None:
     if page.plan.cost is None:
         infeasible.show(page)
         return
-    sentence = headline.short_headline(page.plan)
-    st.session_state[LAST] = sentence
-    provisional = "" if page.plan.simulated else "Provisional: "
-    unbroken = components.plain(sentence).replace(" × ", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}")  # count with thing
-    st.markdown(f"#### {provisional}{unbroken}")
-    components.metric_cards(_metric_cards(page, page.plan.cost), "answer")
+    st.session_state[LAST] = headline.short_headline(page.plan)
+    show_figures(page, "" if page.plan.simulated else "Provisional: ")
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="status"):
         _status(page)
         show_concerns(page.plan, cached_cost_range(page))
+
+
+def show_figures(page: Page, before: str) -> None:
+    """The sentence of an answer that is a fleet, with some words before it, and its figures."""
+    assert page.plan.cost is not None
+    sentence = components.plain(headline.short_headline(page.plan))
+    unbroken = sentence.replace(" × ", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}")  # count with thing
+    st.markdown(f"#### {before}{unbroken}")
+    components.metric_cards(_metric_cards(page, page.plan.cost), "answer")
 
 
 def show_fleet(page: Page, cost: CostBreakdown) -> None:

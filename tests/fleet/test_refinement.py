@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from functools import cache
@@ -13,7 +14,7 @@ from planner.fleet import Plan, plan
 from planner.fleet import program as module
 from planner.fleet.market import market_of
 from planner.fleet.program import FleetSearch, search_fleet
-from planner.fleet.refinement import refined_allocation
+from planner.fleet.refinement import LEAST_ROOM, preference, refined_allocation, roomiest_allocation
 from planner.fleet.sites import bound_at, gpu_seconds_per_request, usd_s_per_request
 from planner.optimizer import Allocation, Objective, SolveStatus
 from planner.report import headline
@@ -24,8 +25,8 @@ SPREAD = (*SMALL_CHAT, "limits.survives_node_loss=true", "search.skus=[h100-sxm,
 """Fleets over two servers, over three, and so on, of either SKU at every provider: each is a site of its own."""
 
 
-def searched(*changes: str) -> FleetSearch:
-    request = load_scenario("chat-llama-70b", list(changes))
+def searched(*changes: str, scenario: str = "chat-llama-70b") -> FleetSearch:
+    request = load_scenario(scenario, list(changes))
     hardware = load_hardware()
     return search_fleet(request, market_of(request, hardware, {}), request.all_services)
 
@@ -199,3 +200,39 @@ def test_a_tie_costs_no_more_than_it_may(simplicity: float) -> None:
     several = "search.skus=[h100-sxm, h200-sxm, b200-sxm, mi300x]"
     cheapest, preferred = planned(several, "search.simplicity=0"), planned(several, f"search.simplicity={simplicity}")
     assert usd_per_hour(preferred) <= usd_per_hour(cheapest) * (1.0 + simplicity) + 1e-6
+
+
+def test_of_fleets_of_one_price_the_one_with_the_most_room_is_taken() -> None:
+    """Against every set of two or three pools of known rates: ten B200 for RAG, from the least room on."""
+    one_price = ("search.skus=[b200-sxm]", "search.modes=[mixed]", "prices.provider=Lambda", "confidence=0.5")
+    search = searched(*one_price, scenario="rag-llama-70b")
+    left_out: set[str] = set()
+    for _ in range(3):  # so that the rates of several families are known
+        best = refined_allocation(
+            search,
+            Objective.MIN_COST,
+            lambda: [column for column in search.columns.all if column.family.name not in left_out],
+        )
+        left_out.update(column.family.name for column in search.columns.chosen(best))
+    exact = [column for column in search.columns.all if column.is_exact]
+    (name, slice_), *_ = search.slices.items()
+    (demand_per_s,) = slice_.demand_per_s
+    ten = [
+        pools
+        for pools in itertools.chain(*(itertools.combinations(exact, size) for size in (2, 3)))
+        if sum(column.replicas * column.family.gpus for column in pools) == 10
+        and math.fsum(column.rates[name].rate_per_s for column in pools) >= demand_per_s
+    ]
+
+    def room(fleet: Allocation) -> float:
+        used = search.columns.chosen(fleet)
+        return math.fsum(fleet.units[one.name][0] * one.rates[name].rate_per_s for one in used) / demand_per_s
+
+    fleets = [search.allocation(pools, Objective.MIN_COST) for pools in ten]
+    tightest = min((fleet for fleet in fleets if len(fleet.units) > 1), key=room)
+    faults = preference(search.columns.chosen(tightest))
+    most = max(room(fleet) for fleet in fleets if preference(search.columns.chosen(fleet)) <= faults)
+    assert room(tightest) < most - LEAST_ROOM
+    found = roomiest_allocation(search, tightest)
+    assert found.cost_usd_per_hour == pytest.approx(tightest.cost_usd_per_hour)
+    assert room(found) >= most - LEAST_ROOM

@@ -81,6 +81,31 @@ def test_every_combination_of_the_grid_is_there_once() -> None:
     assert len(set(names)) == len(names)
 
 
+def knobs(role: Role, config: ReplicaConfig) -> tuple[object, ...]:
+    """What there is to choose of a pool."""
+    budget = 0 if role is Role.DECODE else config.max_batched_tokens
+    limit = 0 if role is Role.PREFILL else config.max_running_requests
+    return role, config.sku.id, config.parallelism, budget, limit
+
+
+def test_a_space_narrowed_to_pools_has_these_and_no_others() -> None:
+    members = [member for family in found().families for member in family.members]
+    of_tp_2 = [member for member in members if member.config.parallelism.tp == 2 and member.config.sku.id == SKUS[0]]
+    first, last = ({member.role: member for member in order} for order in (of_tp_2[::-1], of_tp_2))
+    assert first[Role.MIXED] != last[Role.MIXED]
+    for member in (first, last):
+        for roles in ((Role.MIXED,), (Role.PREFILL, Role.DECODE)):
+            pools = [member[role].pool(3) for role in roles]
+            narrowed = SearchSpace(**SMALL).narrowed(pools)
+            assert narrowed is not None
+            left = found(**{name: getattr(narrowed, name) for name in narrowed.model_fields_set})
+            assert [knobs(one.role, one.config) for family in left.families for one in family.members] == [
+                knobs(pool.role, pool.config) for pool in pools
+            ]
+    (outside,) = (SearchSpace(**{**SMALL, "tp": (1,)}).narrowed([member.pool(1)]) for member in of_tp_2[:1])
+    assert outside is None
+
+
 def test_only_what_fits_is_a_member() -> None:
     """Against the room that a replica surely has, on a model that needs several GPUs."""
     asked = demand("llama-3.1-70b", slo(5.0, 1.0))

@@ -12,6 +12,7 @@ import yaml
 from streamlit.testing.v1 import AppTest
 
 import planner
+from planner.fleet import Plan
 from planner.llm import list_llms, load_llm
 from planner.scenario import scenario_text, slo_presets
 from planner.scenario.url import packaged_content
@@ -147,15 +148,32 @@ def test_the_page_opens_with_a_checked_answer(kept_page: AppTest) -> None:
 def test_a_changed_input_leaves_no_old_badge_while_the_new_answer_is_under_way(
     by_theory: None, stopped: Callable[[], None]
 ) -> None:
-    """Stopped before there is an answer: the old figures are gone, the old sentence is named as old."""
+    """Stopped before there is an answer: the old figures are gone, the old sentence is named as old.
+
+    In their place stands the old fleet in other sizes; of another model, which it was not looked for, nothing.
+    """
     app = small()
     before = headline(app).removeprefix("#### ").removeprefix("Provisional: ")
+    configurations = replicas(results._known_plan(app.session_state[results.ANSWERED]))
     stopped()
     number("rate", 14.0)(app)
-    assert not app.exception and not app.metric and not app.tabs
-    assert not any(item.value.startswith("#### ") for item in app.markdown)
+    assert not app.exception and not app.tabs
+    assert headline(app).startswith("#### Set up as before: ") and "14 requests/s" in headline(app)
+    key = json.dumps(scenario(app), sort_keys=True)
+    resized = results.store().get(("resized", key, app.session_state[results.ANSWERED]))
+    assert replicas(resized) == configurations and str(sum(resized.gpus.values())) in values(app)["Fleet"]
     (line,) = [item.value for item in app.caption if item.value.startswith("The inputs have changed")]
     assert before.split(" for ")[0].split(" on ")[0] in line
+    choice("llm", "llama-3.1-8b")(app)
+    assert not app.exception and not app.metric and not app.tabs
+    assert not any(item.value.startswith("#### ") for item in app.markdown)
+
+
+def replicas(plan: object) -> set[tuple[str, object]]:
+    """What a plan's replicas are, however many."""
+    assert isinstance(plan, Plan)
+    pools = [pool for deployment in plan.deployments for pool in deployment.deployment.pools]
+    return {(pool.config.sku.id, pool.config.parallelism) for pool in pools}
 
 
 def put_address(app: AppTest, address: Mapping[str, str]) -> None:
@@ -234,7 +252,7 @@ def test_several_inputs_are_one_plan_and_are_undone_one_by_one_or_dropped_at_onc
     assert all(label in waits for label in ("Traffic in", "Targets for", "Token lengths", "Spare replicas"))
     address = query(app)
     press(app, "plan-now")
-    assert planned_rates == [12.75] and not is_marked(app)
+    assert planned_rates == [12.75, 12.75] and not is_marked(app)  # the last fleet in other sizes, then all
     shows_an_answer(app)
     assert headline(app) != before and headline(app) == headline(opened(address))
 
