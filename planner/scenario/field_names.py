@@ -154,6 +154,8 @@ def _fields_at(place: tuple[str, ...]) -> list[str]:
 
 
 def _places_of(name: str) -> list[str]:
-    """Where else a scenario has a field of this name, one level down: ``workload.rate_per_s`` for ``rate_per_s``."""
-    holders = ("", *_schema()["properties"])
-    return [f"{holder}.{name}".lstrip(".") for holder in holders if name in _fields_at((holder,) if holder else ())][:2]
+    """Where else a scenario has a field of this name: ``workload.rate_per_s``, else ``demand.NAME.residency``."""
+    holders = _schema()["properties"]
+    levels = [[(), *((holder,) for holder in holders)], [(holder, "NAME") for holder in holders]]
+    found = ([".".join((*place, name)) for place in places if name in _fields_at(place)][:2] for places in levels)
+    return next(filter(None, found), [])

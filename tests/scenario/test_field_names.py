@@ -22,6 +22,7 @@ MISSPELLED = [
     ("workload.images={sizes: 512x512}", "did you mean workload.images.size?"),
     ("profile={factor: [1]}", "did you mean profile.factors?"),
     ("forecast={growth: 1}", "did you mean forecast.growth_per_month or forecast.growth_uncertainty?"),
+    ("residency={europe: [eu]}", "did you mean demand.NAME.residency?"),
     ("services=[{nme: chat}]", "did you mean services[0].name?"),
     ("precision={weight: fp8}", "did you mean precision.weights?"),
     ("limits.budget_per_hour=3", "did you mean limits.budget_usd_per_hour?"),
