@@ -245,23 +245,35 @@ CLASSES = {
 }
 
 
-def summary_rows(calibrations: tuple[Calibration, ...]) -> list[str]:
-    """The error table of docs/explanation/calibration.md: held-out median and p90 in percent, operator by SKU.
+IN_FULL = 7
+"""Operators that a SKU measured in full has rows of, at least."""
 
-    Each figure is the median over the distinct fits of a SKU to its own rows; of p90 the range over SKUs.
+
+def summary_rows(calibrations: tuple[Calibration, ...]) -> list[str]:
+    """The error tables of docs/explanation/calibration.md: held-out median and p90 in percent, operator by SKU measured
+    in full; then those measured in part.
+
+    Each figure is the median over the distinct fits of a SKU to its own rows; of p90 the range over all SKUs.
     """
-    skus = sorted({one.sku for one in calibrations})
-    rows = ["| | " + " | ".join([*skus, "p90"]) + " |", "|---" * (len(skus) + 2) + "|"]
-    for name, starts in CLASSES.items():
-        cells, highs = [], []
-        for sku in skus:
-            kernels = [item for one in calibrations if one.sku == sku for item in one.kernels.items()]
-            fits = {(key, k.samples, k.median_error, k.p90_error): k for key, k in kernels if not k.measured_on}
+    medians: dict[str, dict[str, str]] = {}
+    highs: dict[str, list[float]] = {name: [] for name in CLASSES}
+    for sku in sorted({one.sku for one in calibrations}):
+        kernels = [item for one in calibrations if one.sku == sku for item in one.kernels.items()]
+        fits = {(key, k.samples, k.median_error, k.p90_error): k for key, k in kernels if not k.measured_on}
+        for name, starts in CLASSES.items():
             some = [k for (key, *_), k in fits.items() if key.startswith(starts)]
-            cells.append(f"{100 * np.median([k.median_error for k in some]):.1f}" if some else "–")
-            highs += [100 * np.median([k.p90_error for k in some])] if some else []
-        cells.append(f"{min(highs):.0f} to {max(highs):.0f}")
-        rows.append(f"| {name} | " + " | ".join(cells) + " |")
+            if some:
+                medians.setdefault(sku, {})[name] = f"{100 * np.median([k.median_error for k in some]):.1f}"
+                highs[name].append(100 * np.median([k.p90_error for k in some]))
+    full = [sku for sku, found in medians.items() if len(found) >= IN_FULL]
+    rows = ["| | " + " | ".join([*full, "p90"]) + " |", "|---" * (len(full) + 2) + "|"]
+    for name, found in highs.items():
+        cells = [medians[sku].get(name, "–") for sku in full]
+        rows.append(f"| {name} | " + " | ".join([*cells, f"{min(found):.0f} to {max(found):.0f}"]) + " |")
+    rows += ["", "| measured in part | median |", "|---|---|"]
+    for sku, found in medians.items():
+        if sku not in full:
+            rows.append(f"| {sku} | " + ", ".join(f"{name} {median}" for name, median in found.items()) + " |")
     return rows
 
 

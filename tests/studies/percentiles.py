@@ -75,11 +75,11 @@ def predictions(points: Iterable[ServingPoint]) -> list[Prediction]:
 
 
 def table(done: Sequence[Prediction]) -> str:
-    """By SKU and figure, as Markdown."""
+    """By SKU and percentile, as Markdown; means stand in the tables of the runs left out."""
     rows = []
     for sku in sorted({each.point.sku for each in done}):
         own = [each for each in done if each.point.sku == sku]
-        for name in scoreboard.figure_names(own):
+        for name in (one for one in scoreboard.figure_names(own) if not one.endswith(" mean")):
             errors = score_of((each.figure_error(name), each.tpot_s is not None) for each in own)
             if errors is not None:
                 runs = f"{errors.runs}" if errors.predicted == errors.runs else f"{errors.predicted} of {errors.runs}"
