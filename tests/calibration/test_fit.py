@@ -245,36 +245,24 @@ CLASSES = {
 }
 
 
-IN_FULL = 7
-"""Operators that a SKU measured in full has rows of, at least."""
-
-
 def summary_rows(calibrations: tuple[Calibration, ...]) -> list[str]:
-    """The error tables of docs/explanation/calibration.md: held-out median and p90 in percent, operator by SKU measured
-    in full; then those measured in part.
-
-    Each figure is the median over the distinct fits of a SKU to its own rows; of p90 the range over all SKUs.
-    """
-    medians: dict[str, dict[str, str]] = {}
-    highs: dict[str, list[float]] = {name: [] for name in CLASSES}
+    """The error tables of docs/explanation/calibration.md: medians over a SKU's distinct fits to own rows, in percent."""
+    found = {}
     for sku in sorted({one.sku for one in calibrations}):
         kernels = [item for one in calibrations if one.sku == sku for item in one.kernels.items()]
-        fits = {(key, k.samples, k.median_error, k.p90_error): k for key, k in kernels if not k.measured_on}
+        fits = {(key, k.samples, k.median_error, k.p90_error): key for key, k in kernels if not k.measured_on}
         for name, starts in CLASSES.items():
-            some = [k for (key, *_), k in fits.items() if key.startswith(starts)]
-            if some:
-                medians.setdefault(sku, {})[name] = f"{100 * np.median([k.median_error for k in some]):.1f}"
-                highs[name].append(100 * np.median([k.p90_error for k in some]))
-    full = [sku for sku, found in medians.items() if len(found) >= IN_FULL]
+            if some := [errors for (_, _, *errors), key in fits.items() if key.startswith(starts)]:
+                found[sku, name] = 100 * np.median(some, axis=0)
+    full = [sku for sku, name in found if name == "element-wise"]
     rows = ["| | " + " | ".join([*full, "p90"]) + " |", "|---" * (len(full) + 2) + "|"]
-    for name, found in highs.items():
-        cells = [medians[sku].get(name, "–") for sku in full]
-        rows.append(f"| {name} | " + " | ".join([*cells, f"{min(found):.0f} to {max(found):.0f}"]) + " |")
-    rows += ["", "| measured in part | median |", "|---|---|"]
-    for sku, found in medians.items():
-        if sku not in full:
-            rows.append(f"| {sku} | " + ", ".join(f"{name} {median}" for name, median in found.items()) + " |")
-    return rows
+    for name in CLASSES:
+        highs = [high for (_, one), (_, high) in found.items() if one == name]
+        cells = [f"{found[sku, name][0]:.1f}" if (sku, name) in found else "–" for sku in full]
+        rows.append(f"| {name} | " + " | ".join([*cells, f"{min(highs):.0f} to {max(highs):.0f}"]) + " |")
+    parts = {sku: "" for sku, _ in found if sku not in full}
+    text = {part: ", ".join(f"{name} {e[0]:.1f}" for (sku, name), e in found.items() if sku == part) for part in parts}
+    return [*rows, "", "| measured in part | median |", "|---|---|", *(f"| {sku} | {text[sku]} |" for sku in text)]
 
 
 def test_the_documented_errors_are_those_of_the_shipped_fits():
