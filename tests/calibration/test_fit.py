@@ -246,7 +246,7 @@ CLASSES = {
 
 
 def summary_rows(calibrations: tuple[Calibration, ...]) -> list[str]:
-    """The error tables of docs/explanation/calibration.md: medians over a SKU's distinct fits to own rows, in percent."""
+    """The error tables of docs/explanation/calibration.md: medians over a SKU's fits to own rows, in percent."""
     found = {}
     for sku in sorted({one.sku for one in calibrations}):
         kernels = [item for one in calibrations if one.sku == sku for item in one.kernels.items()]
