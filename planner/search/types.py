@@ -157,7 +157,7 @@ class SearchSpace(Frozen):
         used: dict[str, list[object]] = {
             "skus": [pool.config.sku.id for pool in pools],
             "modes": [Mode.MIXED if pool.role is Role.MIXED else Mode.DISAGGREGATED for pool in pools],
-            **{name: [getattr(each, name) for each in degrees] for name in ("tp", "pp", "dp", "ep")},
+            **{name: [getattr(each, name) for each in degrees] for name in ("tp", "pp", "dp", "ep", "dcp")},
             "max_running_requests": [config.max_running_requests for config in decoding],
             "max_batched_tokens": [config.max_batched_tokens for config in reading],
         }
