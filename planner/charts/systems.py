@@ -257,5 +257,8 @@ def charts(comparison: Comparison) -> dict[str, alt.LayerChart]:
 def comparison_page(comparison: Comparison) -> str:
     """Every chart under one another on one HTML page (it loads Vega from its public server)."""
     apart: Any = "independent"
-    stacked = alt.vconcat(*(chart.properties(width=WIDTH_PX) for chart in charts(comparison).values()), spacing=40)
+    fixed = [chart.properties(width=WIDTH_PX) for chart in charts(comparison).values()]
+    for chart in fixed:
+        chart.autosize = alt.Undefined  # a page of several has none
+    stacked = alt.vconcat(*fixed, spacing=40)
     return str(stacked.resolve_scale(color=apart, strokeDash=apart, x=apart, y=apart).to_html())

@@ -229,7 +229,11 @@ def test_users_of_whom_nothing_is_known_are_asked_about() -> None:
         load_scenario(content)
 
 
-@pytest.mark.parametrize("more", [(), ("demand.japan.lengths=azure-2023-code",)], ids=["alike", "of each area"])
+@pytest.mark.parametrize(
+    "more",
+    [(), ("demand.japan.lengths=azure-2023-code", "prices.provider=Nebius")],
+    ids=["alike", "of each area"],
+)
 def test_a_fleet_of_a_region_has_a_scenario_that_asks_for_the_same(more: tuple[str, ...]) -> None:
     """Read back, it is the request that the fleet was planned for: rate, day, targets less the way, prices, place."""
     few = ["search.tp=[4]", "search.skus=[h100-sxm]", "workload.rate_per_s=8", *more]
