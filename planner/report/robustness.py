@@ -46,8 +46,8 @@ def confidence_table(plan: Plan) -> Table | None:
             f"All targets at once: {confidence_words(plan)}, with {error}; all replicas start with {starts}. Step "
             "times are estimates: kernels scatter about their fits, and models, GPUs and engines about those. If slow: "
             f"every step of the fleet is slower at once, by as much as {how_slow(plan)}. Spreads are those of "
-            f"{'; '.join(found.sources)}. `planner explain plan.json --only measure` says what an hour's benchmark of "
-            "one replica would save."
+            f"{'; '.join(found.sources)}. An hour's benchmark of one replica may save some of it: planner explain "
+            "plan.json --only measure."
         )
 
     def seconds(check: TargetCheck, value_s: float) -> str:
