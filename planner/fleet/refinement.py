@@ -9,7 +9,8 @@ Predictions are not so exact that a few percent count: fleets within `SearchSpac
 these the preferred one has only GPUs whose step times were measured, then fewer *faults*: a SKU beyond the first, a
 kind of pools beyond one for each service, a service of prefill and decode pools (two mixed replicas survive the loss of
 one, a pair does not). Each is a fixed charge in the objective (`FleetProblem.charge`), and all those of the best fleet
-together are one tie: a fleet with half of its faults may be worse by half a tie.
+together are one tie: a fleet with half of its faults may be worse by half a tie. Of fleets of one price that are as
+simple the one that carries most beyond the demand, as far as that is known, is tried first.
 """
 
 from __future__ import annotations

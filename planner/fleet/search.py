@@ -2,7 +2,8 @@
 
 1. Solve the integer program with an optimistic rate for every unit (`planner.search.bounds`).
 2. Replace the rates of the chosen units by those of theory; repeat from 1 until none is optimistic.
-3. Of the fleets that tie with the best take the one that is simplest to run (`planner.fleet.refinement`).
+3. Of the fleets that tie with the best take the one that is simplest to run, and of those of one price the one with
+   the most room (`planner.fleet.refinement`).
 4. Build the deployments and evaluate them. Where they hold in too few worlds of other step times, lower the rates of
    the families that they are made of (`planner.fleet.confidence`); repeat from 1. Of a pool that serves several slices
    offer those that serve one alone (`CandidateColumns.offer_alone`), also in 5.
