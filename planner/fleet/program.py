@@ -387,6 +387,17 @@ class FleetSearch:
         site = self.market.site_of(allocation)
         return [_placed(column, site) for column in self.columns.chosen(allocation)]
 
+    def gpus(self, allocation: Allocation) -> dict[str, int]:
+        """GPUs of an allocation in use at once, by SKU."""
+        counts: dict[str, list[float]] = {}
+        for column in self.chosen(allocation):
+            for sku, gpus in column.gpus.items():
+                before = counts.get(sku, [0.0] * len(self.periods))
+                counts[sku] = [
+                    count + gpus * on for count, on in zip(before, allocation.units[column.name], strict=True)
+                ]
+        return {sku: round(max(count)) for sku, count in counts.items()}
+
 
 def request_slices(request: PlanRequest, services: Sequence[Service]) -> tuple[DemandSlice, ...]:
     """The slices of a request; its offline work is for the first of the services."""

@@ -161,14 +161,14 @@ def roomiest_allocation(search: FleetSearch, best: Allocation) -> Allocation:
     if search.request.objective is not Objective.MIN_COST or len(search.periods) > 1 or len(best.units) < 2:
         return best
     exact = [column for column in search.columns.all if column.is_exact]
-    most, gpus = best.cost_usd_per_hour * (1.0 + SAME_COST), _gpus(search, best)
+    most, gpus = best.cost_usd_per_hour * (1.0 + SAME_COST), sum(search.gpus(best).values())
     faults = preference(search.columns.chosen(best))
     least, none, roomiest = 1.0, MOST_ROOM, best
     while none - least > LEAST_ROOM:
         room = (least + none) / 2.0
         found = search.asked_for_more(room).allocation(exact, Objective.MIN_COST, most_usd_per_hour=most)
         is_found = found.status.has_allocation and found.cost_usd_per_hour <= most
-        if is_found and _gpus(search, found) <= gpus and preference(search.columns.chosen(found)) <= faults:
+        if is_found and sum(search.gpus(found).values()) <= gpus and preference(search.columns.chosen(found)) <= faults:
             least, roomiest = room, found
         else:
             none = room
@@ -177,12 +177,6 @@ def roomiest_allocation(search: FleetSearch, best: Allocation) -> Allocation:
     used = search.columns.chosen(roomiest)
     found = search.allocation(used, Objective.MIN_COST, most_usd_per_hour=most)
     return with_bound(found, lower_bound(best)) if found.status.has_allocation else best
-
-
-def _gpus(search: FleetSearch, fleet: Allocation) -> int:
-    """GPUs in use, in the one period that there is."""
-    used = search.columns.chosen(fleet)
-    return sum(fleet.units[column.name][0] * column.replicas * column.family.gpus for column in used)
 
 
 def preference(used: Sequence[Column]) -> tuple[bool, int]:

@@ -324,7 +324,7 @@ def _filled(search: FleetSearch, fleet: VerifiedFleet, simulate: bool) -> Verifi
         violations = [violated_metrics(planned, search.slos, by_theory=False) for planned in deployments]
     if any(violations):
         return fleet
-    return replace(fleet, allocation=allocation, deployments=deployments, enough=_gpus(search, fleet.allocation))
+    return replace(fleet, allocation=allocation, deployments=deployments, enough=search.gpus(fleet.allocation))
 
 
 def _missed(search: FleetSearch, last: VerifiedFleet) -> NoFleet:
@@ -595,23 +595,13 @@ def _passed_over(search: FleetSearch, chosen: VerifiedFleet) -> str:
 
 def _better(search: FleetSearch, best: Allocation, chosen: Allocation) -> str:
     """GPUs of a fleet and what it costs or serves, where that is better than another."""
-    fleet = " + ".join(f"{count:,} x {sku}" for sku, count in _gpus(search, best).items())
+    fleet = " + ".join(f"{count:,} x {sku}" for sku, count in search.gpus(best).items())
     usd = f"for {best.cost_usd_per_hour:.2f} USD/hour"
     if search.request.objective is Objective.MIN_COST:
         is_dearer = chosen.cost_usd_per_hour > best.cost_usd_per_hour * (1.0 + SAME_COST)
         return f"{fleet} {usd}" if is_dearer else ""
     is_less = (chosen.objective or 0.0) < (best.objective or 0.0) * (1.0 - SAME_COST)
     return f"{fleet}, {significant(best.rate_per_s)} requests/s {usd}" if is_less else ""
-
-
-def _gpus(search: FleetSearch, allocation: Allocation) -> dict[str, int]:
-    """GPUs of an allocation in use at once, by SKU."""
-    counts: dict[str, list[float]] = {}
-    for column in search.chosen(allocation):
-        for sku, gpus in column.gpus.items():
-            before = counts.get(sku, [0.0] * len(search.periods))
-            counts[sku] = [count + gpus * on for count, on in zip(before, allocation.units[column.name], strict=True)]
-    return {sku: round(max(count)) for sku, count in counts.items()}
 
 
 def _wanted(search: FleetSearch, allocation: Allocation) -> Groups:

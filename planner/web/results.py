@@ -297,8 +297,7 @@ def resized_page(content: Content, key: str) -> Page | None:
     """
     last, request = _known_plan(st.session_state.get(ANSWERED, "")), request_of(key)
     bounds.check(content, request)
-    pools = [pool for deployment in last.deployments for pool in deployment.deployment.pools] if last else []
-    search = request.search.narrowed(pools) if pools else None
+    search = request.search.narrowed(last.pools) if last and last.pools else None
     llms = [[service.llm for service in of.all_services] for of in (request, last.request)] if last else []
     if last is None or search is None or llms[0] != llms[1]:
         return None

@@ -178,8 +178,7 @@ def test_a_changed_input_leaves_no_old_badge_while_the_new_answer_is_under_way(
 def replicas(plan: object) -> set[tuple[str, object]]:
     """What a plan's replicas are, however many."""
     assert isinstance(plan, Plan)
-    pools = [pool for deployment in plan.deployments for pool in deployment.deployment.pools]
-    return {(pool.config.sku.id, pool.config.parallelism) for pool in pools}
+    return {(pool.config.sku.id, pool.config.parallelism) for pool in plan.pools}
 
 
 def put_address(app: AppTest, address: Mapping[str, str]) -> None:
