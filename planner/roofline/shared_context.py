@@ -31,11 +31,11 @@ ON_THE_LINK = CollectiveForm(start_s=0.0, link_efficiency=1.0, order=1.0)
 
 
 @dataclass(frozen=True)
-class OfDecodes(Operator):
-    """An operator over the tokens of decodes alone, those of prompts left out.
+class _OverSomeTokens(Operator):
+    """An operator over some of the tokens that another is over.
 
     Attributes:
-        each: the same over all tokens, of one layer.
+        each: the other, of one layer.
     """
 
     each: Operator
@@ -49,6 +49,11 @@ class OfDecodes(Operator):
     def fit_keys(self) -> tuple[str, ...]:
         """Those of the operator."""
         return self.each.fit_keys
+
+
+@dataclass(frozen=True)
+class OfDecodes(_OverSomeTokens):
+    """An operator over the tokens of decodes alone, those of prompts left out."""
 
     @property
     def launches(self) -> float:
@@ -113,7 +118,7 @@ def gathered_cache_s(
 
 
 @dataclass(frozen=True)
-class GatheredCache(PromptOperator):
+class GatheredCache(_OverSomeTokens, PromptOperator):
     """Cached rows of prompts, gathered from the GPUs that share out a context.
 
     Attributes:
@@ -121,16 +126,6 @@ class GatheredCache(PromptOperator):
     """
 
     each: Collective
-
-    @classmethod
-    def of(cls, each: Collective) -> Self:
-        """The same in as many layers."""
-        return cls(each.family, each.dtype, each.count, Driver.SHAPE, replace(each, count=1.0))
-
-    @property
-    def fit_keys(self) -> tuple[str, ...]:
-        """Those of the all-gather."""
-        return self.each.fit_keys
 
     @property
     def link_bytes_per_s(self) -> float:
