@@ -433,6 +433,7 @@ class EngineFeature(StrEnum):
     SPECULATION = "speculation"
     OWN_DRAFTS = "drafts by the model's own module"
     DISAGGREGATION = "prefill and decode on pools of their own"
+    ENCODERS = "a pool of encoders"
     HOST_KV = "a KV tier in host memory"
     SSD_KV = "a KV tier on local drives"
     SHARED_KV = "a KV tier in a shared store"

@@ -35,9 +35,9 @@ P99 = Slo(
 )
 
 
-def on(engine: str = "vllm", **changes: Any) -> ReplicaConfig:
+def on(engine: str = "vllm", encoders: float = 0.0, **changes: Any) -> ReplicaConfig:
     """A replica on an engine."""
-    return replica(**changes).model_copy(update={"engine": HARDWARE.engines[engine]})
+    return replica(**changes).model_copy(update={"engine": HARDWARE.engines[engine], "encoders": encoders})
 
 
 def traffic(rate_per_s: float = 8.0, scv: float = 1.0, **changes: Any) -> Workload:

@@ -564,7 +564,7 @@ def _usd_per_hour(tracks: Sequence[_Track], plan: Plan) -> FloatArray:
         paid = track.ready + track.starting + track.draining
         for column, option in enumerate(track.planned.option.pools):
             sku = option.config.sku.id
-            held[sku] = held.get(sku, np.zeros(len(paid))) + paid[:, column] * option.gpus
+            held[sku] = held.get(sku, np.zeros(len(paid))) + paid[:, column] * (option.gpus + option.config.encoders)
     cost = np.zeros(len(next(iter(held.values()))))
     for sku, gpus in held.items():
         bought = [one for one in plan.bought if one.sku == sku and one.purchase not in (SWITCHING, KV_TIERS)]

@@ -156,7 +156,7 @@ def fleet_gpus(plan: Plan, scale: float) -> dict[str, int]:
         for pool in planned.deployment.pools:
             replicas = max(1, math.ceil(pool.replicas * scale * (1.0 - 1e-12)))
             sku = pool.config.sku.id
-            gpus[sku] = gpus.get(sku, 0) + pool.gpus // pool.replicas * replicas
+            gpus[sku] = gpus.get(sku, 0) + -(-pool.gpus * replicas // pool.replicas)
     return gpus
 
 

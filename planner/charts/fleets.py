@@ -18,6 +18,7 @@ from planner.analysis import fleet_words, sku_words
 from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, Row, inline_chart, layered, titled, tooltip
 from planner.core import number_of, significant
 from planner.fleet import Plan, PlannedDeployment
+from planner.report import encoder_words
 from planner.serving import Pool, Role
 
 BOX_LIMIT, BOX_LIMIT_OF_SEVERAL = 40, 24
@@ -225,7 +226,9 @@ def _heading(plan: Plan, planned: PlannedDeployment, index: int) -> tuple[str, s
     count = f"{pool.gpus:,} × {sku_words(pool.config.sku)}"
     role = pool.role.value if model else pool.role.value.capitalize()
     servers = number_of(planned.nodes[index], "server")
-    return f"{several}{model}{role}: {count}", (f"{number_of(pool.replicas, 'replica')} of {shape}, {servers}")
+    return f"{several}{model}{role}: {count}", (
+        f"{number_of(pool.replicas, 'replica')} of {shape}{encoder_words(pool)}, {servers}"
+    )
 
 
 def _columns(pool: Pool) -> int:

@@ -78,6 +78,7 @@ class DeploymentOptions:
     prefill_sku: str | None = None
     prefill_tp: int | None = None
     prefill_replicas: int | None = None
+    encoders: int = 0
     max_running_requests: int = 256
     max_batched_tokens: int = 8192
     max_request_tokens: int | None = None
@@ -147,18 +148,21 @@ class DeploymentOptions:
         def config(option: str, name: str, tp: int) -> ReplicaConfig:
             return self._config(request, hardware, schedule, sku_called(option, name, hardware.skus).id, tp)
 
+        def pool(role: Role, config: ReplicaConfig, replicas: int) -> Pool:
+            if self.encoders and role is not Role.DECODE:
+                config = rebuilt(config, encoders=self.encoders / replicas)
+            return Pool(role=role, config=config, replicas=replicas, router=router)
+
         sku = self.sku or ""
-        pool = config("--sku", sku, self.tp)
+        own = config("--sku", sku, self.tp)
         pools: tuple[Pool, ...]
         if look_up("--mode", self.mode, dict.fromkeys(MODES, self.mode)) == MODES[0]:
             self._refuse_prefill_options()
-            pools = (Pool(role=Role.MIXED, config=pool, replicas=self.replicas, router=router),)
+            pools = (pool(Role.MIXED, own, self.replicas),)
         else:
             prefill = config("--prefill-sku", _or(self.prefill_sku, sku), _or(self.prefill_tp, self.tp))
-            pools = (
-                Pool(role=Role.PREFILL, config=prefill, replicas=_or(self.prefill_replicas, 1), router=router),
-                Pool(role=Role.DECODE, config=pool, replicas=self.replicas, router=router),
-            )
+            prefills = _or(self.prefill_replicas, 1)
+            pools = (pool(Role.PREFILL, prefill, prefills), pool(Role.DECODE, own, self.replicas))
         return Setting(planner.Deployment(pools=pools), request.workload, request.slo if self.scenario else None)
 
     def _config(

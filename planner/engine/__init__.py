@@ -22,7 +22,14 @@ from planner.engine.cache_layout import (
     reuse_step_tokens,
 )
 from planner.engine.drafting import Drafting, drafting_of
-from planner.engine.encoder import encoder_notes, encoder_spread, encoder_times_s, images_s, mean_encoder_s
+from planner.engine.encoder import (
+    embedding_bytes,
+    encoder_notes,
+    encoder_spread,
+    encoder_times_s,
+    images_s,
+    mean_encoder_s,
+)
 from planner.engine.fitting import (
     DEGREES,
     USUAL_CONTEXT_TOKENS,

@@ -2,6 +2,7 @@
 
 Engines run the encoder in the step that takes up the image's tokens, on all images of a request at once, kernel by
 kernel (no graphs): vLLM 0.11, ``_execute_mm_encoder`` of ``gpu_model_runner.py``. What waits for it is the whole step.
+With `ReplicaConfig.encoders` it runs on a GPU of its own instead (SGLang, ``--encoder-only``), whole.
 """
 
 from __future__ import annotations
@@ -14,13 +15,20 @@ import numpy as np
 from planner.core import FloatArray, InputError
 from planner.engine.replica import ReplicaConfig
 from planner.engine.step_times import StepTimer
-from planner.llm import VisionEncoder
-from planner.roofline import CalibratedGpu, encoder_kernels_s, encoder_launches, encoder_operators, encoder_tp
+from planner.llm import LlmSpec, VisionEncoder
+from planner.roofline import (
+    ACTIVATION_BYTES,
+    CalibratedGpu,
+    encoder_kernels_s,
+    encoder_launches,
+    encoder_operators,
+    encoder_tp,
+)
 from planner.workload import Images, TokenLengths
 
 
 def images_s(replica: ReplicaConfig, images: Images) -> float:
-    """Time that the images of one request take in the encoder of one attention rank.
+    """Time that the images of one request take in the encoder of one attention rank, or of a GPU of its own.
 
     Kernels of `planner.roofline.encoder_kernels_s` stretched as those of steps with prompts, or what their launches
     take where that is longer (`hardware_db.EngineCosts`).
@@ -35,16 +43,20 @@ def images_s(replica: ReplicaConfig, images: Images) -> float:
     Raises:
         InputError: the model has no vision encoder that is modelled, or an image is of a size that it does not take.
     """
-    encoder = replica.llm.encoder
-    if encoder is None:
-        bound = f"{replica.llm.id} has no vision encoder that is modelled"
+    encoder = _encoder_of(replica.llm, images)
+    return _images_s(replica.timer, encoder, images, 1 if replica.encoders else replica.parallelism.tp)
+
+
+def _encoder_of(llm: LlmSpec, images: Images) -> VisionEncoder:
+    if llm.encoder is None:
+        bound = f"{llm.id} has no vision encoder that is modelled"
         raise InputError("workload.images", images.label, bound, "choose a vision-language model, or leave images out")
-    return _images_s(replica.timer, encoder, images)
+    return llm.encoder
 
 
 @lru_cache(maxsize=512)
-def _images_s(timer: StepTimer, encoder: VisionEncoder, images: Images) -> float:
-    tp, costs = timer.parallelism.tp, timer.costs
+def _images_s(timer: StepTimer, encoder: VisionEncoder, images: Images, tp: int) -> float:
+    costs = timer.costs
     image = encoder.encoded(images.width, images.height)
     kernels_s = encoder_kernels_s(encoder, image, images.count, timer.gpu, tp)
     return max(costs.prompt_stretch * kernels_s, costs.launch_s * encoder_launches(encoder, timer.gpu.sku, tp))
@@ -85,6 +97,30 @@ def mean_encoder_s(replica: ReplicaConfig, lengths: TokenLengths) -> float:
     return float(encoder_times_s(replica, lengths) @ lengths.probabilities) if lengths.images else 0.0
 
 
+def embedding_bytes(llm: LlmSpec, images: Images) -> float:
+    """Bytes of what the encoder hands on of the images of one request: a row of activations for each token.
+
+    Args:
+        llm: model with an encoder.
+        images: of the request.
+
+    Returns:
+        ``tokens * channels * 2``, channels those of all levels that go to the language model [bytes].
+
+    Raises:
+        InputError: the model has no vision encoder that is modelled, or an image is of a size that it does not take.
+
+    >>> from planner.llm import load_llm
+    >>> eight = Images(count=8, width=1920, height=1080)  # "~500MB per 8x1080p request": SGLang pull request 19575
+    >>> embedding_bytes(load_llm("qwen3-vl-8b-instruct"), eight) / 1e6  # three deep levels beside the last
+    535.298048
+    """
+    encoder = _encoder_of(llm, images)
+    last = encoder.matrices[-1]
+    tokens = images.count * encoder.encoded(images.width, images.height).tokens
+    return float(tokens * last.outputs * last.count * ACTIVATION_BYTES)
+
+
 def encoder_spread(replica: ReplicaConfig, stand_in: float) -> float:
     """Largest spread of the fits that time the products and the attention of the encoder: that of their sum is less.
 
@@ -121,6 +157,11 @@ def encoder_notes(replica: ReplicaConfig, mean_s: float) -> tuple[str, ...]:
     encoder, tp = replica.llm.encoder, replica.parallelism.tp
     if encoder is None or not mean_s:
         return ()
+    if replica.encoders:
+        return (
+            f"{replica.label}: the vision encoder takes {1e3 * mean_s:.3g} ms a request on GPUs of its own, request "
+            "after request; replicas keep its weights, as engines build them; images are not found in a cache",
+        )
     split = encoder_tp(encoder, tp)
     where = "on every GPU whole" if split < tp else f"split over {tp} GPUs" if tp > 1 else "on the GPU"
     stand_in = "its attention by the kernels of prompts, which stand in for its own"

@@ -127,6 +127,9 @@ class ReplicaConfig(Frozen):
     expert_skew: float | None = Field(default=None, ge=0.0, le=4.0)
     lora: LoraAdapters | None = None
     mask_s: float = Field(default=0.0, ge=0.0, le=1.0, description="host time per decoding sequence and step [s]")
+    encoders: float = Field(
+        default=0.0, ge=0.0, le=1024.0, description="GPUs that encode images for it, in a pool of their own; 0: itself"
+    )
     shift: StepTimeShift | None = Field(default=None, description="off the estimates by so much; None: as estimated")
 
     @model_validator(mode="after")
@@ -139,6 +142,9 @@ class ReplicaConfig(Frozen):
     @model_validator(mode="after")
     def _engine_splits_and_serves_the_model(self) -> ReplicaConfig:
         require_split(self.llm, self.parallelism, self.precision)
+        if self.encoders and self.llm.encoder is None:
+            bound = f"{self.llm.id} has no vision encoder that is modelled"
+            raise InputError("replica.encoders", self.encoders, bound, "leave encoders out")
         require_supported(self.engine, self.llm, self.sku, self.features)
         return self
 
@@ -147,6 +153,7 @@ class ReplicaConfig(Frozen):
         """Features its engine needs for its model."""
         drafts = self.speculation
         asked = {
+            EngineFeature.ENCODERS: self.encoders > 0.0,
             EngineFeature.PREFIX_CACHE: self.own_schedule is not None and self.own_schedule.prefix_cache,
             EngineFeature.SPECULATION: drafts is not None,
             EngineFeature.OWN_DRAFTS: drafts is not None and drafts.kind is DraftMethod.MTP,
@@ -187,8 +194,8 @@ class ReplicaConfig(Frozen):
 
     @property
     def label(self) -> str:
-        """E.g. ``h100-sxm TP2``."""
-        return f"{self.sku.id} {self.parallelism.label}"
+        """E.g. ``h100-sxm TP2``, or ``h100-sxm TP2 E0.5`` with half a GPU of encoders."""
+        return f"{self.sku.id} {self.parallelism.label}" + (f" E{self.encoders:.4g}" if self.encoders else "")
 
     @property
     def step_tokens(self) -> int:

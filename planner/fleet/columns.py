@@ -95,7 +95,7 @@ class Column:
     @property
     def gpus(self) -> dict[str, int]:
         """GPUs by SKU."""
-        return {self.family.sku: self.replicas * self.family.gpus}
+        return {self.family.sku: self.family.pool_gpus(self.replicas)}
 
     @property
     def kv_tiers_usd_per_hour(self) -> float:

@@ -37,10 +37,11 @@ DEFAULT_RUNNING, DEFAULT_TOKENS = 256, 8192
 """Batch limit [requests] and chunk budget [tokens] of a replica unless they are given. Choices: those of the commands
 `evaluate` and `simulate`."""
 _POOL = re.compile(
-    r"(?P<replicas>[1-9]\d{0,5}) ?[x×] ?(?P<sku>[a-z0-9.-]+)(?P<knobs>( (TP|PP|DP|EP|DCP|c|b)[1-9]\d{0,6})*)"
+    r"(?P<replicas>[1-9]\d{0,5}) ?[x×] ?(?P<sku>[a-z0-9.-]+)"
+    r"(?P<knobs>( (TP|PP|DP|EP|DCP|c|b)[1-9]\d{0,6}| E\d{1,4}(\.\d{1,4})?)*)"
     r"( (?P<role>mixed|prefill|decode))?"
 )
-_KNOB = re.compile(r"\b(TP|PP|DP|EP|DCP|c|b)(\d+)")
+_KNOB = re.compile(r"\b(TP|PP|DP|EP|DCP|c|b|E)(\d+(?:\.\d+)?)")
 SEARCHED_FACTOR = 4.0
 """Largest rate that is looked for, over the demand. A choice: beyond it the fleet is several times too large."""
 
@@ -87,8 +88,9 @@ def deployment_in_words(text: str, request: PlanRequest, hardware: HardwareDb) -
     choose among, the first with which the fleet serves most within the targets, to `SearchSpace.simplicity`.
 
     Args:
-        text: pools joined by ``+``: replicas, SKU id, degrees (TP, PP, DP, EP; 1 unless given), c and b with the chunk
-            budget [tokens] and the batch limit [requests] of a replica, and the role (mixed unless given).
+        text: pools joined by ``+``: replicas, SKU id, degrees (TP, PP, DP, EP; 1 unless given), E with the encoders of
+            a replica [GPUs], c and b with its chunk budget [tokens] and batch limit [requests], and the role (mixed
+            unless given).
         request: whose model, formats, first engine and router they have.
         hardware: SKUs and engines.
 
@@ -135,9 +137,11 @@ def _pools_in_words(text: str, request: PlanRequest, hardware: HardwareDb) -> li
     sku, role, service = found["sku"], Role(found["role"] or Role.MIXED), request.main
     if sku not in hardware.skus:
         raise UnknownNameError("fleet", sku, hardware.skus)
-    numbers = {name.lower(): int(count) for name, count in _KNOB.findall(found["knobs"])}
+    words = {name.lower(): count for name, count in _KNOB.findall(found["knobs"])}
+    encoders = (float(words.pop("e", 0.0)),)
+    numbers = {name: int(count) for name, count in words.items()}
     degrees = {name: (numbers.get(name, 1),) for name in ("tp", "pp", "dp", "ep", "dcp")}
-    space = request.search.model_copy(update={**degrees, "more_engines": ()})
+    space = request.search.model_copy(update={**degrees, "more_engines": (), "encoders": encoders})
     engine = hardware.engines[space.engine]
     calibration = select_calibration(hardware, sku, engine.id) if space.calibrated else None
     configs = setups_of(

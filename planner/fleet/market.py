@@ -116,7 +116,7 @@ def on_networks(
     """
     if option.mode is not Mode.DISAGGREGATED:
         return option
-    gpus = sum(pool.replicas * pool.option.gpus for pool in pools)
+    gpus = sum(pool.option.pool(pool.replicas).gpus for pool in pools)
     together = sum(pool.option.gpus for pool in pools)
     slower = tuple(_on_network(each, gpus, together, networks) for each in option.pools)
     return option if slower == option.pools else replace(option, pools=slower)

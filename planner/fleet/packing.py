@@ -36,6 +36,12 @@ class PackedPool(NamedTuple):
         """The size of a pool and of its servers."""
         return cls(pool.config.sku.id, pool.config.parallelism.gpus, pool.config.sku.node.gpus, pool.replicas)
 
+    @classmethod
+    def all_of(cls, pool: Pool) -> tuple[PackedPool, ...]:
+        """The same, with its encoders beside it where it has some."""
+        replicas = cls.of(pool)
+        return (replicas, replicas._replace(gpus=1, replicas=pool.encoders)) if pool.encoders else (replicas,)
+
 
 class PackedReplica(NamedTuple):
     """Where one replica runs.

@@ -109,7 +109,7 @@ def exchanges(groups: Groups, usd: float, supply: Supply) -> Iterator[tuple[int,
         The place of the pool among all; replicas more of others, by place, below 0; the most that it may have more.
     """
     pools = [(index, pool, pool.option.config) for index, (_, own) in enumerate(groups) for pool in own]
-    each = [config.parallelism.gpus * supply.cheapest[config.sku.id] for *_, config in pools]
+    each = [(config.parallelism.gpus + config.encoders) * supply.cheapest[config.sku.id] for *_, config in pools]
     for place, (of, *_) in enumerate(pools):
         yield place, {}, int(usd / each[place])
         for other, (its, pool, _) in enumerate(pools):
@@ -196,7 +196,7 @@ def _with_a_replica_more(
     busiest = sorted(used_pools(columns, allocation, 0), key=lambda pool: -needed[_key(pool)] / pool.surviving)
     for pool in busiest:
         config = pool.option.config
-        if round(idle[config.sku.id]) < config.parallelism.gpus:
+        if round(idle[config.sku.id]) < config.parallelism.gpus + config.encoders:
             continue
         units = {name: allocation.units[name][0] for name in pool.columns}
         larger = search.columns.enlarged(units, pool.rates_per_s)

@@ -391,14 +391,14 @@ class World:
                 size = 1
                 while capacity.bound_per_s(family, size) < usual_per_s and size < MOST_REPLICAS:
                     size *= 2
-                sized.append((capacity.bound_per_s(family, size) / (size * family.gpus), size, family))
+                sized.append((capacity.bound_per_s(family, size) / family.pool_gpus(size), size, family))
             best, most = None, 0.0
             for bound, size, family in sorted(sized, key=lambda each: -each[0]):
                 if bound <= most:
                     break
                 chosen = capacity.best(family, size, peak_per_s)
-                if chosen.member is not None and chosen.rate_per_s / (size * family.gpus) > most:
-                    best, most = (family, chosen.member), chosen.rate_per_s / (size * family.gpus)
+                if chosen.member is not None and chosen.rate_per_s / family.pool_gpus(size) > most:
+                    best, most = (family, chosen.member), chosen.rate_per_s / family.pool_gpus(size)
             if best is None:
                 continue
             family, member = best

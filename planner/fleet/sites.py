@@ -30,7 +30,7 @@ def gpu_seconds_per_request(columns: Sequence[Column]) -> dict[_Key, float]:
     """
     least: dict[_Key, float] = {}
     for column in columns:
-        gpus = column.replicas * column.family.gpus
+        gpus = column.family.pool_gpus(column.replicas)
         for name, rate in column.rates.items():
             key = (name, column.stage, column.family.sku, column.family.gpus)
             least[key] = min(least.get(key, math.inf), gpus / rate.rate_per_s)

@@ -636,7 +636,7 @@ class Plan:
         """Servers of the fleet as `packed_replicas` spreads replicas: one that several pools share counts once."""
         pools = self.pools
         bought = gpu_servers(self.bought, {pool.config.sku.id: pool.config.sku for pool in pools})
-        return server_count([PackedPool.of(pool) for pool in pools], bought)
+        return server_count([one for pool in pools for one in PackedPool.all_of(pool)], bought)
 
     def latency(self, metric: Metric, *, simulated: bool = False) -> LatencyDistribution:
         """Distribution of a metric over all deployments, weighted by their traffic."""

@@ -239,7 +239,7 @@ def _deployed(
         simulated=predicted,
         usd_per_hour=0.0,
         pool_usd_per_hour=(0.0,) * len(pools),
-        nodes=tuple(server_count([PackedPool.of(pool)]) for pool in deployment.pools),
+        nodes=tuple(server_count(PackedPool.all_of(pool)) for pool in deployment.pools),
         slices=rates_per_s,
     )
 

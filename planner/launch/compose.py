@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.fleet import Plan
-from planner.launch.placement import PlacedReplica, place_replicas, server_numbers
+from planner.launch.placement import PlacedReplica, encoder_urls, place_replicas, server_numbers
 from planner.launch.readme import README_NAME
 from planner.launch.routers import RouterSpec, command_words, config_words, router_file, router_specs, url_words
 from planner.launch.scripts import (
@@ -39,7 +39,7 @@ RENDER_NODE = "RENDER_NODE_"
 
 def files(plan: Plan) -> dict[str, str]:
     """One Compose file, the engines' own YAML files and a README: name -> content."""
-    specs = launch_specs(plan)
+    specs = launch_specs(plan, with_encoders=True)
     routers = router_specs(specs)
     return {
         COMPOSE_NAME: compose_file(place_replicas(specs), routers),
@@ -56,7 +56,7 @@ def compose_file(replicas: Sequence[PlacedReplica], routers: Sequence[RouterSpec
         name: service
         for replica in replicas
         for server in replica.servers
-        for name, service in [_replica(replica, server, addresses)]
+        for name, service in [_replica(replica, server, addresses, encoder_urls(replica.spec, replicas, addresses))]
     }
     services |= {router.name: _router(router, replicas, addresses) for router in routers}
     configs = {
@@ -81,8 +81,10 @@ def _required(name: str, text: str) -> str:
     return f"${{{name}:?{text}}}"
 
 
-def _replica(replica: PlacedReplica, server: int, addresses: dict[int, str]) -> tuple[str, dict[str, Any]]:
-    """Name and service of a replica, or of its part on one of its servers."""
+def _replica(
+    replica: PlacedReplica, server: int, addresses: dict[int, str], encoders: Sequence[str]
+) -> tuple[str, dict[str, Any]]:
+    """Name and service of a replica, or of its part on one of its servers; `encoders` are URLs."""
     spec, rank = replica.spec, replica.servers.index(server)
     environment = {"HF_TOKEN": "${HF_TOKEN:-}", **{name: literal(value) for name, value in spec.environment}}
     environment |= {port.variable: replica.own_port(port) for port in spec.own_ports if not port.flag}
@@ -90,7 +92,7 @@ def _replica(replica: PlacedReplica, server: int, addresses: dict[int, str]) -> 
     (service,) = objects_of(
         "compose-replica.yaml.j2",
         spec=spec,
-        words=_words(replica, rank, addresses),
+        words=_words(replica, rank, addresses, encoders),
         environment=environment,
         profile=f"server-{server}" if len(addresses) > 1 else "",
         probed="" if rank else f"http://{addresses[server]}:{replica.port}{spec.health_path}",
@@ -102,13 +104,13 @@ def _replica(replica: PlacedReplica, server: int, addresses: dict[int, str]) -> 
     return (f"{replica.name}-of-{rank + 1}" if spec.servers > 1 else replica.name), service
 
 
-def _words(replica: PlacedReplica, rank: int, addresses: dict[int, str]) -> list[str]:
+def _words(replica: PlacedReplica, rank: int, addresses: dict[int, str], encoders: Sequence[str]) -> list[str]:
     """Words of the command."""
     spec = replica.spec
     own_ports = [word for port in spec.own_ports if port.flag for word in (port.flag, replica.own_port(port))]
     places = {RANK: str(rank), LEADER: addresses[replica.servers[0]]}
     model = _required(spec.model_variable, f"set {spec.model_variable} to a checkpoint")
-    words = replica_words(spec, model, replica.port, places, own_ports)
+    words = replica_words(spec, model, replica.port, places, own_ports, encoders)
     first = str(rank * spec.server_words.ranks_each)
     return words + (filled_words(spec.server_words.further, {FIRST_RANK: first}) if rank else [])
 

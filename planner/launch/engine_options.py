@@ -203,11 +203,13 @@ def _tier_options(config: ReplicaConfig, role: Role) -> list[EngineOption]:
 
 
 def _extra_options(config: ReplicaConfig) -> list[EngineOption]:
-    """Drafts and adapters."""
+    """Drafts, adapters, and images that others encode."""
     options = []
     drafts, lora = config.drafting, config.lora
     if drafts is not None:
         options.append(EngineOption("speculation", drafts.draft_tokens, _draft_knobs(drafts)))
+    if config.encoders:
+        options.append(EngineOption("encoders", config.encoders, {"encoders": ""}))
     if lora is not None:
         rank = max(SMALLEST_LORA_RANK, 1 << (lora.rank - 1).bit_length())
         options.append(EngineOption("lora", lora.held, {"lora_slots": lora.held, "lora_rank": rank}))

@@ -155,7 +155,7 @@ def files(plan: Plan) -> dict[str, str]:
     Raises:
         UnsupportedFeatureError: an engine has no documented metrics.
     """
-    specs, watched = launch_specs(plan), watched_of(plan)
+    specs, watched = launch_specs(plan, with_encoders=True), watched_of(plan)
     rule = _rules(f"llm-{slug(plan.request.name)}", watched)
     facts = {
         "label": POOL,
@@ -179,7 +179,7 @@ def watched_of(plan: Plan, region: str = "") -> list[Watched]:
     """The deployments of a plan; where several regions are watched together, with the label of its series."""
     return [
         Watched(pools, plan.deployments[pools[0].deployment], region=region)
-        for pools in deployments(launch_specs(plan))
+        for pools in deployments(launch_specs(plan, with_encoders=True))
     ]
 
 

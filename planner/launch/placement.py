@@ -6,7 +6,7 @@ driver numbers them, servers from 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.fleet import PackedPool, packed_replicas
@@ -73,6 +73,15 @@ def place_replicas(specs: Sequence[LaunchSpec]) -> tuple[PlacedReplica, ...]:
         for spec, pool in zip(specs, packed, strict=True)
         for number, replica in enumerate(pool, start=1)
     )
+
+
+def encoder_urls(spec: LaunchSpec, replicas: Iterable[PlacedReplica], addresses: Mapping[int, str]) -> list[str]:
+    """URLs of the encoders of a pool, given the address of each server; none where it has none."""
+    return [
+        f"http://{addresses[one.servers[0]]}:{one.port}"
+        for one in replicas
+        if spec.encoders and one.spec.encodes and one.spec.deployment == spec.deployment
+    ]
 
 
 def server_numbers(replicas: Iterable[PlacedReplica]) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from planner.fleet import Plan
 from planner.launch.flags import words_of
-from planner.launch.placement import PlacedReplica, place_replicas, replicas_of, server_numbers
+from planner.launch.placement import PlacedReplica, encoder_urls, place_replicas, replicas_of, server_numbers
 from planner.launch.readme import README_NAME, readme_facts
 from planner.launch.routers import (
     ReplicaAddress,
@@ -43,7 +43,7 @@ LOOPBACK = "127.0.0.1"
 
 def files(plan: Plan) -> dict[str, str]:
     """Scripts, the engines' own YAML files and a README: name -> content."""
-    specs = launch_specs(plan)
+    specs = launch_specs(plan, with_encoders=True)
     routers, replicas = router_specs(specs), place_replicas(specs)
     scripts = {START_NAME: start_script(replicas, routers)}
     scripts |= {f"{spec.name}.sh": shell_script(spec) for spec in specs}
@@ -53,7 +53,7 @@ def files(plan: Plan) -> dict[str, str]:
 
 def slurm_files(plan: Plan) -> dict[str, str]:
     """The job, the scripts that it runs and a README: name -> content."""
-    specs = launch_specs(plan)
+    specs = launch_specs(plan, with_encoders=True)
     replicas = place_replicas(specs)
     on = {server: replica.spec for replica in replicas for server in replica.servers}
     parts = [
@@ -105,7 +105,15 @@ def replica_addresses(
 def start_script(replicas: Sequence[PlacedReplica], routers: Sequence[RouterSpec]) -> str:
     """A Bash script that starts every replica and router that the plan puts on one server, and stops them together."""
     servers = server_numbers(replicas)
-    arms = {number: [_replica_line(one, number) for one in replicas if number in one.servers] for number in servers}
+    addresses = {number: f"${{{server_variable(number)}}}" for number in servers}
+    arms = {
+        number: [
+            _replica_line(one, number, encoder_urls(one.spec, replicas, addresses))
+            for one in replicas
+            if number in one.servers
+        ]
+        for number in servers
+    }
     for router in routers:
         arms[router_server(router, replicas)].append(f"start {router.name} bash ./{router.name}.sh")
     unnamed = {replica.spec.model_variable: replica.spec for replica in replicas if not replica.spec.model}
@@ -117,14 +125,15 @@ def router_server(router: RouterSpec, replicas: Sequence[PlacedReplica]) -> int:
     return replicas_of(replicas, router.pools[0])[0].servers[0]
 
 
-def _replica_line(replica: PlacedReplica, server: int) -> str:
-    """The words that start a replica, or its part on a further server."""
+def _replica_line(replica: PlacedReplica, server: int, encoders: Sequence[str]) -> str:
+    """The words that start a replica, or its part on a further server; `encoders` are URLs."""
     spec = replica.spec
     variable, gpus = replica.visible_gpus
     words = [f"{variable}={gpus}", f"PORT={replica.port}"]
     words += [f"{port.variable}={replica.own_port(port)}" for port in spec.own_ports]
     words += [f'MODEL="${{{spec.model_variable}}}"'] if not spec.model else []
     words += [f'ADDRESS="${{{server_variable(server)}}}"'] if spec.address_variables else []
+    words += [f'ENCODER_URLS="{" ".join(encoders)}"'] if encoders else []
     name = replica.name
     if spec.servers > 1:
         rank = replica.servers.index(server)
@@ -141,6 +150,7 @@ def shell_script(spec: LaunchSpec) -> str:
     metrics = words_of(spec.engine_id, "metrics")
     lines += [shlex.join(metrics)] if metrics else []
     lines += [f'{port.flag} "${{{port.variable}}}"' for port in spec.own_ports if port.flag]
+    lines += [f'{flag} "${{ENCODERS[@]}}"' for flag in words_of(spec.engine_id, "encoder_urls") if spec.encoders]
     if spec.configuration:
         flag = spec.config_flag.removesuffix("{value}").strip()
         lines.append(f'{shlex.quote(flag)} "$(dirname "$0")"/{shlex.quote(spec.config_name)}')

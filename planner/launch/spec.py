@@ -16,7 +16,13 @@ from hardware_db import Dtype
 from planner.core import UnsupportedFeatureError
 from planner.engine import ReplicaConfig, RequestLimit, request_limit
 from planner.fleet import Plan, PlannedDeployment, gpu_servers
-from planner.launch.engine_options import chosen_options, rendered_options, require_own_schedule, weights_source
+from planner.launch.engine_options import (
+    EngineOption,
+    chosen_options,
+    rendered_options,
+    require_own_schedule,
+    weights_source,
+)
 from planner.launch.flags import FlagKind, engine_flags, only_of, rows_of, sourced_rows, word_of, words_of
 from planner.launch.servers import OwnPort, ServerWords, filled_words, server_words
 from planner.launch.templates import literal, slug
@@ -77,6 +83,8 @@ class LaunchSpec:
         router: how requests are spread over the replicas, by its name in the plan.
         notes: what the flags do not say.
         sku_servers: GPUs of every server of its SKU that the plan buys; empty: as many as the replicas take.
+        encoders: GPUs that encode images for it, in a pool of their own.
+        encodes: whether it is such a pool.
         must_spread: whether the plan counts on its replicas being spread over servers, so that one may be lost.
     """
 
@@ -109,6 +117,8 @@ class LaunchSpec:
     router: str
     notes: tuple[str, ...]
     sku_servers: tuple[int, ...] = ()
+    encoders: int = 0
+    encodes: bool = False
     must_spread: bool = False
 
     @property
@@ -169,7 +179,12 @@ class LaunchSpec:
 
 
 def replica_words(
-    spec: LaunchSpec, model: str, port: int, places: Mapping[str, str], own_ports: Sequence[str] = ()
+    spec: LaunchSpec,
+    model: str,
+    port: int,
+    places: Mapping[str, str],
+    own_ports: Sequence[str] = (),
+    encoders: Sequence[str] = (),
 ) -> list[str]:
     """Words that start the engine in a container, whose files of its own lie in ``/config``.
 
@@ -179,11 +194,12 @@ def replica_words(
         port: it listens at.
         places: of the servers of a replica (`planner.launch.servers`), with what stands there.
         own_ports: flags of further ports, with their values.
+        encoders: URLs of its encoders.
     """
     known = {"{model}": literal(spec.model) if spec.model else model, "{port}": str(port)}
     words = [known.get(word) or literal(word) for word in spec.command]
     words += [literal(word) for word in (*spec.words, *words_of(spec.engine_id, "metrics"))]
-    words += own_ports
+    words += [*own_ports, *(words_of(spec.engine_id, "encoder_urls") if encoders else ()), *encoders]
     if spec.configuration:
         words += [word.replace("{value}", f"/config/{spec.config_name}") for word in shlex.split(spec.config_flag)]
     return words + filled_words(spec.server_words.every, places)
@@ -194,11 +210,16 @@ def configuration_text(spec: LaunchSpec) -> str:
     return yaml.safe_dump(dict(spec.configuration), sort_keys=False)
 
 
-def launch_specs(plan: Plan) -> tuple[LaunchSpec, ...]:
-    """Launch specs of every pool of a fleet, in its order.
+def launch_specs(plan: Plan, *, with_encoders: bool = False) -> tuple[LaunchSpec, ...]:
+    """Launch specs of every pool of a fleet, in its order, each before its encoders.
+
+    Args:
+        plan: with a fleet.
+        with_encoders: whether the target starts pools of encoders.
 
     Raises:
-        UnsupportedFeatureError: an engine has no verified flag for what was chosen, which the message names.
+        UnsupportedFeatureError: an engine has no verified flag for what was chosen, or the target does not start pools
+            of encoders; the message names it.
     """
     specs: list[LaunchSpec] = []
     skus = {pool.config.sku.id: pool.config.sku for one in plan.deployments for pool in one.deployment.pools}
@@ -208,7 +229,13 @@ def launch_specs(plan: Plan) -> tuple[LaunchSpec, ...]:
         for index in range(len(launched.deployment.pools)):
             spec = launch_spec(launched, index, len(specs), number)
             must_spread = plan.request.limits.survives_node_loss
-            specs.append(replace(spec, sku_servers=servers.get(spec.sku, ()), must_spread=must_spread))
+            spec = replace(spec, sku_servers=servers.get(spec.sku, ()), must_spread=must_spread)
+            specs.append(spec)
+            if spec.encoders:
+                if not with_encoders:
+                    bound, fix = "this target starts no pools of encoders", "export to scripts, compose or slurm"
+                    raise UnsupportedFeatureError("deployment.pools.encoders", spec.encoders, bound, fix)
+                specs.append(_encoder_spec(spec, launched.deployment.pools[index].config, len(specs)))
     return tuple(specs)
 
 
@@ -217,12 +244,13 @@ def served_models(plan: Plan) -> dict[str, str]:
 
     Raises as `launch_specs`.
     """
-    return {spec.service: spec.model for spec in launch_specs(plan)}
+    return {spec.service: spec.model for spec in launch_specs(plan, with_encoders=True)}
 
 
 def deployments(specs: Iterable[LaunchSpec]) -> list[tuple[LaunchSpec, ...]]:
-    """Pools grouped by the deployment they belong to."""
-    return [tuple(pools) for _, pools in groupby(specs, key=lambda spec: spec.deployment)]
+    """Pools grouped by the deployment they belong to, without encoders, which no client or router asks."""
+    of_requests = (spec for spec in specs if not spec.encodes)
+    return [tuple(pools) for _, pools in groupby(of_requests, key=lambda spec: spec.deployment)]
 
 
 def _require_one_engine(launched: PlannedDeployment) -> None:
@@ -287,6 +315,31 @@ def launch_spec(launched: PlannedDeployment, pool: int, number: int = 0, deploym
         health_path=only_of(engine, "health"),
         router=chosen.router.value,
         notes=_notes(chosen, limit),
+        encoders=chosen.encoders,
+    )
+
+
+def _encoder_spec(pool: LaunchSpec, config: ReplicaConfig, number: int) -> LaunchSpec:
+    """Launch spec of the encoders of a pool, each a server on a GPU of its own."""
+    role = EngineOption("deployment.pools.encoders", pool.encoders, {"role=encode": ""})
+    rendered = rendered_options(config, [role])
+    return replace(
+        pool,
+        name=f"{number + 1:02d}-{slug(pool.service)}-encode",
+        flags=tuple(rendered.flags),
+        environment=tuple(rendered.environment),
+        address_variables=(),
+        own_ports=(),
+        server_words=ServerWords(),
+        configuration={},
+        config_flag="",
+        parallelism=Parallelism(),
+        gpus=1,
+        replicas=pool.encoders,
+        router="",
+        notes=("An encoder takes one request after another, as it was planned.",),
+        encoders=0,
+        encodes=True,
     )
 
 

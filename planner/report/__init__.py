@@ -23,7 +23,14 @@ from planner.report import (
 from planner.report.data_frames import frame, frames
 from planner.report.explanation import quantity
 from planner.report.html_page import csv_text, html, html_table, safe_cell
-from planner.report.performance import LIMITS, class_table, confidence_table, limit_name, performance_report
+from planner.report.performance import (
+    LIMITS,
+    class_table,
+    confidence_table,
+    encoder_words,
+    limit_name,
+    performance_report,
+)
 from planner.report.plan import (
     COST_COLUMNS,
     ROUNDING,

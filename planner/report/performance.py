@@ -27,6 +27,8 @@ POOL_COLUMNS: Columns[Pool] = {
     "replicas": lambda pool: f"{pool.replicas:,}",
     "GPUs": lambda pool: f"{pool.gpus:,}",
 }
+ENCODER_COLUMNS: Columns[Pool] = {"encoders": lambda pool: f"{pool.encoders:,}"}
+"""Column of pools of which some have encoders; these are among the GPUs."""
 ENGINE_COLUMNS: Columns[Pool] = {
     "weights": lambda pool: str(main_format(pool.config.llm, pool.config.precision)[0]),
     "KV": lambda pool: str(pool.config.precision.kv_cache),
@@ -97,6 +99,11 @@ def performance_headline(deployment: Deployment, performance: Performance) -> st
     return f"{subject}: {each}; {latencies}."
 
 
+def encoder_words(pool: Pool) -> str:
+    """Encoders of a pool behind words about its replicas, e.g. ``, 2 encoders``; empty where it has none."""
+    return f", {number_of(pool.encoders, 'encoder')}" if pool.encoders else ""
+
+
 def performance_tables(deployment: Deployment, performance: Performance, slo: Slo | None = None) -> tuple[Table, ...]:
     """A given deployment and how it performs: pools, targets if any, latencies, load."""
     source = "predicted" if performance.method is Method.ANALYTIC else "simulated"
@@ -104,9 +111,10 @@ def performance_tables(deployment: Deployment, performance: Performance, slo: Sl
     latencies = ((metric, part, of.distribution(metric)) for metric in Metric for part, of in parts.items())
     notes = filter(None, (interval_note(performance), STEADY_NOTE if performance.steady else ""))
     pool: Columns[Pool] = {"pool": lambda pool: str(pool.role)}
+    encoders = ENCODER_COLUMNS if any(own.encoders for own in deployment.pools) else {}
     load: Columns[PoolPerformance] = {"pool": lambda pool: str(pool.role), "from": lambda _: source}
     return (
-        Table.of("Deployment", deployment.pools, {**pool, **POOL_COLUMNS}),
+        Table.of("Deployment", deployment.pools, {**pool, **POOL_COLUMNS, **encoders}),
         Table.of("Engine settings", deployment.pools, {**pool, **ENGINE_COLUMNS}),
         *([_target_table(parts, slo)] if slo else []),
         latency_table(latencies, " ".join(notes)),

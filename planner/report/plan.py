@@ -41,7 +41,15 @@ from planner.fleet import (
 )
 from planner.llm import encoder_parameters, format_words, parameters
 from planner.optimizer import Allocation
-from planner.report.performance import ENGINE_COLUMNS, LOAD_COLUMNS, POOL_COLUMNS, latency_table, load_note
+from planner.report.performance import (
+    ENCODER_COLUMNS,
+    ENGINE_COLUMNS,
+    LOAD_COLUMNS,
+    POOL_COLUMNS,
+    encoder_words,
+    latency_table,
+    load_note,
+)
 from planner.report.robustness import confidence_table, confidence_words, loss_table, replay_table, target_name
 from planner.search import Dominated
 from planner.serving import Pool, PoolPerformance
@@ -172,7 +180,8 @@ def _pool_words(planned: PlannedDeployment) -> str:
     pools = planned.deployment.pools
     return " and ".join(
         f"{pool.gpus} x {pool.config.sku.id} ({number_of(pool.replicas, 'replica')} of "
-        f"{pool.config.parallelism.label}, {weights_word(pool.config)} in {pool.config.engine.name}, {pool.role})"
+        f"{pool.config.parallelism.label}{encoder_words(pool)}, {weights_word(pool.config)} in "
+        f"{pool.config.engine.name}, {pool.role})"
         for pool in pools
     )
 
@@ -369,6 +378,7 @@ def fleet_table(plan: Plan) -> Table:
     columns = {
         "pool": lambda named: named[0],
         **columns_of(_pool, POOL_COLUMNS),
+        **(columns_of(_pool, ENCODER_COLUMNS) if any(pool.encoders for pool in plan.pools) else {}),
         "servers": lambda named: f"{named[1].nodes[named[2]]:,}",
         "requests/s": lambda named: significant(named[1].workload.rate_per_s),
         "USD/hour": lambda named: money(named[1].pool_usd_per_hour[named[2]]),

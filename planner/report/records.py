@@ -170,8 +170,8 @@ class PoolSummary:
     `tp` is the tensor-parallel degree of `parallelism`, `memory_fraction` and `schedule` are those in force, given or
     the engine's own. `expert_skew` is null where none was given. `calibration` names the fit in use, null: efficiency
     1. `max_request_tokens` is null where none was given; `request_limit` is what the engine is told to take then.
-    `surviving` are the replicas that are left when those that may fail have failed. It, the limit, sustained rate, cost
-    and nodes are null outside a plan.
+    `encoders` are GPUs that encode images for each replica, in `gpus` too. `surviving` are the replicas that are left
+    when those that may fail have failed. It, the limit, sustained rate, cost and nodes are null outside a plan.
     """
 
     role: Role
@@ -201,6 +201,7 @@ class PoolSummary:
     nodes: int | None = None
     usd_per_hour: float | None = None
     sustained_rate_per_replica_s: float | None = None
+    encoders: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -513,6 +514,7 @@ def _pool_summary(pool: Pool) -> PoolSummary:
         engine_version=engine.version,
         kv_block_tokens=engine.kv_block_tokens,
         memory_fraction=memory_share(config),
+        encoders=config.encoders,
         calibration=config.calibration.stack if config.calibration else None,
         memory=memory_footprint(config),
         router=pool.router,

@@ -31,8 +31,8 @@ NOT_PLANNED = {
     r"p?cp(_size)?|\w*context_parallel\w*": "context parallelism of prompts is not planned, that of decodes is "
     "search.dcp; long prompts are spread by search.tp, by search.pp, or over a prefill pool (search.modes: "
     "[disaggregated])",
-    r"\w*encod(e|er|ers|ing)(_\w*)?|epd": "pools of encoders are not planned; leave it out: images are encoded "
-    "where their prompts are prefilled",
+    r"\w*encod(e|er|ers|ing)(_\w*)?|epd": "write search.encoders, GPUs of encoders for each replica, e.g. "
+    "search.encoders: [0, 0.25, 0.5, 1]",
 }
 """What people ask for under such names and is not modelled -> what to do instead."""
 _LISTS = {"llm": "`planner llms` lists models"}

@@ -80,7 +80,7 @@ def shared_settings(config: ReplicaConfig) -> tuple[object, ...]:
     large = (config.llm, config.sku, config.engine, config.calibration)
     small = (config.precision, config.parallelism, config.speculation, config.own_schedule, config.lora)
     limits = (config.max_request_tokens, config.memory_fraction)
-    return (*large, *small, *limits, config.expert_skew, config.mask_s, config.shift)
+    return (*large, *small, *limits, config.expert_skew, config.mask_s, config.shift, config.encoders)
 
 
 def group_key(config: ReplicaConfig) -> Hashable:

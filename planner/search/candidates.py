@@ -15,7 +15,7 @@ from planner.core import Metric
 from planner.search.slo_margin import LEAST_LOG_EXCESS
 from planner.search.step_time_groups import StepTimeGroup
 from planner.search.types import PoolOption
-from planner.serving import Pool
+from planner.serving import Pool, encoder_gpus
 
 GRID_ROUNDING = 1e-6
 """Steps of the grid of rates within which a rate is on it. A guard, not a choice."""
@@ -159,9 +159,10 @@ class CandidateState:
 
     def learned_per_s(self, replicas: int) -> float:
         """Bound on the rate from evaluations of pools at least as large [1/s]."""
-        least = math.inf
+        least, config = math.inf, self.option.config
+        encoders = encoder_gpus(config, replicas) / replicas
         for size, seen in self.evaluations.items():
-            if size >= replicas:
+            if size >= replicas and encoders <= encoder_gpus(config, size) / size:  # a small pool may have more of them
                 grown = 1.0 if size == replicas else 1.0 + GROWTH
                 least = min(least, grown * min(seen.misses_per_s, seen.top_per_s) * replicas / size)
         return least

@@ -36,7 +36,7 @@ from planner.search.candidates import (
 from planner.search.slo_margin import SloMargin, pool_slo_margin
 from planner.search.step_time_groups import StepTimeGroup, step_time_group
 from planner.search.types import ConfigurationFamily, Demand, Dominated, PoolOption, Rejection
-from planner.serving import MOST_STABLE_SHARE, Pool, Role, pool_limit_per_s
+from planner.serving import MOST_STABLE_SHARE, Pool, Role, encoder_limit_per_s, pool_limit_per_s
 
 UNTRIED_DISCOUNT = 0.98
 """Factor on what configurations never evaluated are expected to sustain, so that evaluated ones are tried first where
@@ -358,6 +358,7 @@ class _FamilyState:
         self.best: dict[int, BestConfig] = {}
         self.asked_per_s: dict[int, float] = {}
         self._screened: dict[int, list[tuple[float, CandidateState]]] = {}
+        self._encoded: dict[int, float] = {}
 
     @cached_property
     def _groups(self) -> list[tuple[StepTimeGroup, IntArray]]:
@@ -390,6 +391,13 @@ class _FamilyState:
 
     def bound_per_s(self, replicas: int) -> float:
         """Optimistic bound on what the best member sustains [1/s]."""
+        if replicas not in self._encoded:
+            first = self.candidates[0]
+            lengths = first.group.demand.workload.lengths
+            self._encoded[replicas] = encoder_limit_per_s(first.option.config, replicas, lengths)
+        return min(self._screened_bound_per_s(replicas), self._encoded[replicas])
+
+    def _screened_bound_per_s(self, replicas: int) -> float:
         bound = 0.0
         for per_replica, candidate in self._screened_per_s(replicas):
             if replicas * per_replica <= bound:

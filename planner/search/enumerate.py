@@ -36,7 +36,7 @@ from planner.search.cache_keys import MOST_RESULTS, BoundedCache, content_key, h
 from planner.search.grid import Split, batch_limits, chunk_budgets, may_share_prefixes, splits
 from planner.search.step_time_groups import StepTimeGroup, step_time_group, with_limits
 from planner.search.types import ConfigurationFamily, Demand, Mode, Offer, PoolOption, Rejection, SearchSpace
-from planner.serving import Role
+from planner.serving import Role, encoder_limit_per_s
 
 SAME_TIME = 0.03
 """Steps whose times differ by this share may as well take as long. A choice: about half of what held-out kernels differ
@@ -177,8 +177,8 @@ NOTHING = (0.0, 0.0)
 NOTHING_OFFERED = _Miss("nothing in the search space")
 
 
-FamilyKey = tuple[Role, str, Parallelism, Dtype, tuple[KvTier, ...], str]
-"""Role, SKU, split, KV format and KV tiers."""
+FamilyKey = tuple[Role, str, Parallelism, Dtype, tuple[KvTier, ...], str, float]
+"""Role, SKU, split, KV format, KV tiers, engine of pools that hand KV caches on, and encoders of a replica."""
 
 
 @dataclass
@@ -199,10 +199,10 @@ def _drop_outclassed(tally: _Tally) -> None:
     """
     by_use: dict[tuple[object, ...], list[FamilyKey]] = {}
     for key in tally.bounds:
-        role, sku, _, kv_cache, tiers, engine = key
+        role, sku, _, kv_cache, tiers, engine, _ = key
         by_use.setdefault((role, sku, tiers, engine, "" if role is Role.MIXED else kv_cache), []).append(key)
     for keys in by_use.values():
-        per_gpu = {key: np.array(tally.bounds[key]) / key[2].gpus for key in keys}
+        per_gpu = {key: np.array(tally.bounds[key]) / (key[2].gpus + key[-1]) for key in keys}
         for key in keys:
             least = per_gpu[key] / OUTCLASSED
             if any(other[2].gpus <= key[2].gpus and np.all(per_gpu[other] > least) for other in keys):
@@ -227,7 +227,8 @@ def _add_families(
                 config = members[0].config
                 tiers = config.schedule.kv_tiers
                 handed_on = "" if role is Role.MIXED else config.engine.id
-                key = (role, offer.sku.id, config.parallelism, config.precision.kv_cache, tiers, handed_on)
+                use = (offer.sku.id, config.parallelism, config.precision.kv_cache, tiers, handed_on)
+                key = (role, *use, config.encoders)
                 tally.members.setdefault(key, []).extend(members)
                 known = tally.bounds.get(key, bounds)
                 tally.bounds[key] = (max(known[0], bounds[0]), max(known[1], bounds[1]))
@@ -253,6 +254,7 @@ class _Variant:
     kv_tiers: tuple[KvTier, ...]
     speculation: Speculation | None
     lora: LoraAdapters | None
+    encoders: float
     search: SearchSpace
     tag: str
 
@@ -260,7 +262,7 @@ class _Variant:
 def _variants(
     demand: Demand, search: SearchSpace, offer: Offer, engines: Mapping[str, EngineProfile], role: Role
 ) -> Iterator[_Variant]:
-    """Every step-time group of a SKU: split x formats x engine x prefix cache with its tiers x speculation."""
+    """Every step-time group of a SKU: split x formats x engine x prefix cache and tiers x speculation x encoders."""
     offered = offered_on(demand.llm, demand.published, offer.sku.multiplies)
     formats = tuple(dict.fromkeys((demand.precision, *search.precisions, *offered)))
     built = sorted(
@@ -270,7 +272,10 @@ def _variants(
         for split in splits(search, demand.llm, precision, offer.sku, engines[engine])
     )
     caches, drafts, adapters = _caches(search, demand, role), _drafts(search, demand, role), _adapters(search)
-    for (split, place, _, engine), (cached, tiers), draft, lora in itertools.product(built, caches, drafts, adapters):
+    encoders = (0.0,) if role is Role.DECODE or not search.encoders else tuple(dict.fromkeys(search.encoders))
+    for (split, place, _, engine), (cached, tiers), draft, lora, encoding in itertools.product(
+        built, caches, drafts, adapters, encoders
+    ):
         precision = formats[place]
         notes = [
             engine if engine != search.engine else "",
@@ -283,7 +288,7 @@ def _variants(
             f"{lora.held} adapter slots" if lora and search.lora != lora else "",
         ]
         tag = " ".join(note for note in notes if note)
-        yield _Variant(offer, engines[engine], precision, split, cached, tiers, draft, lora, search, tag)
+        yield _Variant(offer, engines[engine], precision, split, cached, tiers, draft, lora, encoding, search, tag)
 
 
 def _worthwhile(variants: Sequence[_Variant], demand: Demand, search: SearchSpace, tally: _Tally) -> list[_Variant]:
@@ -415,7 +420,8 @@ def _members(
         group = step_time_group(base, role, demand, tally.of_demand, budgets, limits[-1], search.router)
     except PlannerError as error:
         return [], NOTHING, _Miss(error.bound)
-    return _fitting(group, grid, variant.tag, search)
+    members, bounds, miss = _fitting(group, grid, variant.tag, search)
+    return members, _encoded_at_most(members, bounds, demand), miss
 
 
 def _ample_budget(search: SearchSpace, budgets: Sequence[int], limit: int, base: ReplicaConfig) -> int:
@@ -449,6 +455,7 @@ def _base(variant: _Variant, demand: Demand, max_batched_tokens: int, max_runnin
         speculation=variant.speculation,
         memory_fraction=variant.search.memory_fraction,
         lora=variant.lora,
+        encoders=variant.encoders,
     )
     changes: dict[str, object] = {"captured_decodes": 0} if variant.search.eager else {}
     if variant.prefix_cache:
@@ -513,6 +520,18 @@ def _fitting(
     if not fit:
         misses.append(_Miss(group.shortfall(*grid[0])))
     return members, _bounds(group, kept), min(misses, key=lambda miss: miss.ratio, default=NOTHING_OFFERED)
+
+
+def _encoded_at_most(members: Sequence[PoolOption], bounds: tuple[float, float], demand: Demand) -> tuple[float, float]:
+    """Bounds on the rate of a replica in a pool of one and of many, as far as its encoders keep up [1/s]."""
+    lengths = demand.workload.lengths
+    limits = [
+        encoder_limit_per_s(member.config, size, lengths) / size
+        for member in members[:1]
+        for size in (1, MANY_REPLICAS)
+    ]
+    one, many = (min(bound, limit) for bound, limit in zip(bounds, limits or bounds, strict=True))
+    return one, many
 
 
 def _bounds(group: StepTimeGroup, kept: Sequence[tuple[int, float]]) -> tuple[float, float]:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from planner.core import Metric
+from planner.core import Metric, rebuilt
 from planner.engine import Order
 from planner.queueing import sum_of_independent
 from planner.search.types import Demand
@@ -189,7 +189,8 @@ def _of_prompts(pool: Pool, loaded: PoolUnderLoad, workload: Workload) -> dict[M
     ttft = sum_of_independent(loaded.queue.ttft, request)
     if bool((workload.lengths.outputs > 1).any()):
         lengths, share = decoding_only(workload.lengths)
-        both = Deployment.disaggregated(pool.config, pool.config)
+        receiver = rebuilt(pool.config, encoders=0.0) if pool.encoders else pool.config
+        both = Deployment.disaggregated(pool.config, receiver)
         transfers = piecewise_transfers(both, lengths, loaded.prefix_hits)
         ready = sum_of_independent(prompt_and_transfer(loaded.queue, transfers, lengths), request)
         ttft = _of_those_that_decode(ready, share, ttft)

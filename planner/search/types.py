@@ -26,7 +26,7 @@ from planner.engine import (
     tiers_label,
 )
 from planner.llm import LlmSpec, Precision
-from planner.serving import Deployment, Pool, Role, Router
+from planner.serving import Deployment, Pool, Role, Router, encoder_gpus
 from planner.workload import LatencyTarget, Slo, Workload
 
 FOLLOWS = "empty: follows from the model, the GPU and the engine"
@@ -92,6 +92,11 @@ class SearchSpace(Frozen):
         default=(),
         description="decode context parallelism: GPUs of tp that keep the same KV heads share out the tokens instead; "
         "empty: none",
+    )
+    encoders: tuple[Annotated[float, Field(ge=0.0, le=1024.0)], ...] = Field(
+        default=(),
+        description="GPUs that encode images for each replica that reads prompts, in a pool of their own, to choose "
+        "from; 0: replicas encode images themselves; empty: 0",
     )
     max_running_requests: Annotated[tuple[int, ...], Follows] = Field(
         default=(), description=f"batch limits of a replica; {FITS}"
@@ -160,6 +165,7 @@ class SearchSpace(Frozen):
             **{name: [getattr(each, name) for each in degrees] for name in ("tp", "pp", "dp", "ep", "dcp")},
             "max_running_requests": [config.max_running_requests for config in decoding],
             "max_batched_tokens": [config.max_batched_tokens for config in reading],
+            "encoders": [config.encoders for config in reading],
         }
         if any((offered := getattr(self, name)) and not set(values) <= set(offered) for name, values in used.items()):
             return None
@@ -169,6 +175,7 @@ class SearchSpace(Frozen):
     def _positive_and_small_enough(self) -> Self:
         size = len(self.skus) * len(self.engines) * (1 + len(self.precisions))
         size *= max(1, len(self.prefix_cache)) * max(1, len(self.speculation)) * len(self.kv_tiers)
+        size *= max(1, len(self.encoders))
         for tiers in self.kv_tiers:
             require_distinct_tiers(tiers)
         if any(self.kv_tiers) and self.prefix_cache and True not in self.prefix_cache:
@@ -268,6 +275,10 @@ class ConfigurationFamily:
     def gpus(self) -> int:
         """Of one replica."""
         return self.members[0].gpus
+
+    def pool_gpus(self, replicas: int) -> int:
+        """GPUs of a pool of so many replicas, those of its encoders too."""
+        return replicas * self.gpus + encoder_gpus(self.members[0].config, replicas)
 
     @property
     def mode(self) -> Mode:

@@ -30,6 +30,7 @@ from planner.serving.boxes import (
     token_prices,
 )
 from planner.serving.drift import length_mixes
+from planner.serving.encoder_pool import EncodedParts, encoded_parts, encoder_limit_per_s
 from planner.serving.kv_transfer import (
     kv_token_time_s,
     piecewise_transfers,
@@ -86,6 +87,7 @@ from planner.serving.types import (
     Role,
     Router,
     between_servers_bytes_per_s,
+    encoder_gpus,
 )
 from planner.serving.uncertainty import (
     NORMAL_95,

@@ -24,7 +24,7 @@ from functools import partial
 
 import numpy as np
 
-from planner.core import FloatArray
+from planner.core import FloatArray, UnsupportedFeatureError
 from planner.serving.closed_station import (
     MOST_LOAD,
     RUNNING_AT_END,
@@ -64,7 +64,11 @@ def closed_loop_performance(
 
     Raises:
         InputError: the model, its KV cache or the longest request does not fit.
+        UnsupportedFeatureError: a pool of encoders, which only the simulator plays with users.
     """
+    if deployment.pools[0].encoders:
+        bound = "the theory of closed loops has no pools of encoders"
+        raise UnsupportedFeatureError("deployment.pools.encoders", deployment.pools[0].encoders, bound, "simulate it")
     stations = [station_of(pool, lengths, loop) for pool in deployment.pools]
     first, last = stations[0], stations[-1]
     burst_ttft_s = first.burst_ttft_s() if loop.ramp_s == 0.0 else np.zeros(0)

@@ -619,9 +619,9 @@ def encode_s_per_token(config: ReplicaConfig, lengths: TokenLengths) -> float:
         lengths: tokens to compute and images.
 
     Returns:
-        0 without images [s/token].
+        0 without images, and where others encode them [s/token].
     """
-    return mean_encoder_s(config, lengths) / lengths.mean_input
+    return 0.0 if config.encoders else mean_encoder_s(config, lengths) / lengths.mean_input
 
 
 def own_encoder_s(config: ReplicaConfig, lengths: TokenLengths, prompts: FloatArray) -> FloatArray:
@@ -635,7 +635,7 @@ def own_encoder_s(config: ReplicaConfig, lengths: TokenLengths, prompts: FloatAr
     Returns:
         Of a prompt of each group: the mean over the cells whose length is nearest to that of the group [s], (Q,).
     """
-    if not lengths.images:
+    if not lengths.images or config.encoders:
         return np.zeros(prompts.size)
     weights, group = lengths.probabilities, nearest_groups(prompts, lengths.inputs)
     mass = np.bincount(group, weights, prompts.size)

@@ -38,6 +38,7 @@ from planner.serving.drift import (
     queue_under_drift,
     scaled_workload,
 )
+from planner.serving.encoder_pool import behind_encoders, encoder_limit_per_s
 from planner.serving.full_memory import FullMemory, full_memory, with_preemptions
 from planner.serving.pool import (
     PoolModel,
@@ -123,6 +124,7 @@ class PoolUnderLoad:
             kv_occupancy=min(1.0, running * model.held_tokens / model.footprint.kv_capacity_tokens),
             tier_hits=() if self.loads is None else tuple(self.loads.tier_hits.tolist()),
             tier_link=0.0 if self.loads is None else self.loads.wait(self.rate_per_s).utilisation,
+            encoders_busy=min(1.0, self.rate_per_s / encoder_limit_per_s(pool.config, pool.replicas, self.lengths)),
         )
         return with_preemptions(figures, model, self.memory, self.rate_per_s / pool.replicas)
 
@@ -502,6 +504,7 @@ def _prompt_pool_under_load(
         queue = as_served(with_own_prompt(queue, model, seen.lengths, work, busy, cached.past), model)
         if loads is not None:
             queue = loads.delayed(queue, loads.wait(seen.rate_per_s))
+        queue = behind_encoders(queue, pool, seen)
     memory = full_memory(model, work)
     return PoolUnderLoad(model, queue, seen.rate_per_s, seen.lengths, seen, cached.hit_share, loads, memory=memory)
 
@@ -530,7 +533,10 @@ def pool_limit_per_s(pool: Pool, workload: Workload) -> float:
         pool: the pool.
         workload: mix of requests at the deployment; its own rate does not matter.
     """
-    limit = pool.replicas * _replica_limit_per_s(pool, workload)
+    limit = min(
+        pool.replicas * _replica_limit_per_s(pool, workload),
+        encoder_limit_per_s(pool.config, pool.replicas, workload.lengths),
+    )
     if not _hits_fall_with_rate(workload) or not has_prefixes(pool, workload):
         return limit
     return _limit_where_hits_fall_per_s(pool, workload, limit)

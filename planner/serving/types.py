@@ -5,6 +5,7 @@ A deployment is either one MIXED pool or a PREFILL pool and a DECODE pool joined
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,6 +21,8 @@ from planner.engine import ReplicaConfig, require_supported
 from planner.roofline import Bound
 from planner.workload import JointDistribution, LatencyDistribution, LatencyTarget, Slo, batch_quantile_interval
 
+ROUNDING = 1e-3
+"""Share of a GPU below which encoders of a pool are rounding: names of pools have four digits of theirs."""
 MOST_REPLICAS = 1_000_000
 """Most replicas of one pool: more is a slip of the pen. A choice."""
 
@@ -91,9 +94,14 @@ class Pool(Frozen):
     routers: int = Field(default=1, ge=1, le=1024)
 
     @property
+    def encoders(self) -> int:
+        """GPUs that encode the images of its requests."""
+        return encoder_gpus(self.config, self.replicas)
+
+    @property
     def gpus(self) -> int:
-        """GPUs of the whole pool."""
-        return self.replicas * self.config.parallelism.gpus
+        """GPUs of the whole pool, those of its encoders too."""
+        return self.replicas * self.config.parallelism.gpus + self.encoders
 
 
 class Deployment(Frozen):
@@ -109,6 +117,8 @@ class Deployment(Frozen):
             raise InputError("deployment.pools.routers", "several", "take turns", "leave router out, or have one")
         if roles not in ((Role.MIXED,), (Role.PREFILL, Role.DECODE)):
             raise InputError("deployment.pools.role", [str(r) for r in roles], "must be (mixed) or (prefill, decode)")
+        if self.pools[-1].role is Role.DECODE and self.pools[-1].encoders:
+            raise InputError("deployment.pools.encoders", self.pools[-1].encoders, "prefill pools have encoders")
         llms = {pool.config.llm.id for pool in self.pools}
         caches = {pool.config.precision.kv_cache for pool in self.pools}
         if len(llms) > 1 or len(caches) > 1:
@@ -181,6 +191,19 @@ def _sequence_gpus(pool: Pool) -> int:
     return pool.config.parallelism.gpus // pool.config.parallelism.dp
 
 
+def encoder_gpus(config: ReplicaConfig, replicas: int) -> int:
+    """GPUs of the encoders of a pool: whole ones, for the share of each replica.
+
+    Args:
+        config: of a replica.
+        replicas: of the pool.
+
+    Returns:
+        0 where replicas encode images themselves [GPUs].
+    """
+    return math.ceil(replicas * config.encoders - ROUNDING)
+
+
 def between_servers_bytes_per_s(sku: GpuSku, gpus: int) -> float:
     """Bandwidth of one GPU and direction to a GPU of another server.
 
@@ -235,6 +258,7 @@ class PoolPerformance:
         preempted: preemptions per request.
         tier_hits: of `prefix_hits`, the share found in each KV tier and not on the GPU, in the order of the tiers.
         tier_link: share of the time that the link of a replica's KV tiers is busy.
+        encoders_busy: share of the time that the encoders of the pool are busy.
     """
 
     role: Role
@@ -250,6 +274,7 @@ class PoolPerformance:
     tier_hits: tuple[float, ...] = ()
     tier_link: float = 0.0
     kv_occupancy_p99: float = 0.0
+    encoders_busy: float = 0.0
 
 
 def predicted_attainment(

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from planner.core import FloatArray, InputError, IntArray, compiled
-from planner.serving import Deployment, Role, Router, kv_token_time_s, sent_s
+from planner.serving import Deployment, Pool, Role, Router, encoded_parts, kv_token_time_s, sent_s
 from planner.simulator.pool import PoolRecord, SimulatedPool
 from planner.simulator.replica import RUN_FIELDS, Replica
 from planner.simulator.step_loop import admitted_s, follow_alone, follows_alone
@@ -26,9 +26,11 @@ from planner.simulator.traffic import DrawnTraffic
 from planner.workload import RequestClass
 
 _END, _SENT, _ARRIVAL = 0, 1, 2
+_NEW, _ENCODED = -1, -2
+"""In place of the replica of a request that has none yet: as it is sent, and once its images are encoded."""
 _Event = tuple[float, int, int, int, int]
 """(time [s], END, pool, replica, version of its plan), (time [s], SENT, pool, replica, request) or
-(time [s], ARRIVAL, pool, request, its replica or -1)."""
+(time [s], ARRIVAL, pool, request, its replica or a negative number)."""
 Progress = Callable[[float], None]
 MOST_EVENTS = 10_000_000
 """Most events of one run, of which a request has three to five, and servers that preempt all the time any number. A
@@ -46,6 +48,7 @@ class RunRecord:
         transfer_s: end of the prompt to the arrival of its KV cache, waits for the link included; NaN: not sent.
         pools: what each did.
         sends: (start [s], seconds on the link) of every transfer, shape (transfers, 2).
+        encoded: (start [s], seconds) of every part of images in a pool of encoders, shape (parts, 2).
     """
 
     sent_s: FloatArray
@@ -54,6 +57,7 @@ class RunRecord:
     transfer_s: FloatArray
     pools: tuple[PoolRecord, ...]
     sends: FloatArray
+    encoded: FloatArray
 
 
 def run_events(
@@ -92,6 +96,33 @@ def in_order_of_sending(traffic: DrawnTraffic, record: RunRecord) -> tuple[Drawn
     times = {name: getattr(record, name)[order] for name in ("sent_s", "first_s", "end_s", "transfer_s")}
     pools = tuple(replace(pool, request=rank[pool.request]) for pool in record.pools)
     return sent, replace(record, pools=pools, **times)
+
+
+class _Encoders:
+    """Encoders of a pool, each of which takes the parts of requests one after another as they come.
+
+    Attributes:
+        served: (start [s], seconds) of every part.
+    """
+
+    def __init__(self, pool: Pool, traffic: DrawnTraffic, seed: int) -> None:
+        self.parts = [encoded_parts(pool.config, images, pool.encoders) for images in traffic.kinds]
+        self.images: list[int] = traffic.images.tolist()
+        self.free_s = [0.0] * pool.encoders
+        self.drawn = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2,)))
+        self.served: list[tuple[float, float]] = []
+
+    def ready_s(self, request: int, now_s: float) -> float:
+        """Time at which the embeddings of a request that comes now are where its prompt is read [s]."""
+        if self.images[request] < 0:
+            return now_s
+        parts, last_s = self.parts[self.images[request]], now_s
+        for seconds, encoder in zip(parts.seconds, self.drawn.permutation(len(self.free_s)).tolist(), strict=False):
+            start_s = max(now_s, self.free_s[encoder])
+            self.free_s[encoder] = start_s + seconds
+            self.served.append((start_s, seconds))
+            last_s = max(last_s, start_s + seconds)
+        return last_s + parts.transfer_s
 
 
 class _Link:
@@ -242,6 +273,8 @@ class _EventLoop:
         self.free_s = [0.0] * len(self.pools[0].replicas)
         self.transfer_request_s = costs.transfer_request_s if deployment.is_disaggregated else 0.0
         self.link = _Link(deployment, traffic.inputs) if deployment.is_disaggregated else None
+        first = deployment.pools[0]
+        self.encoders = _Encoders(first, traffic, seed) if first.encoders and traffic.kinds else None
         self.arrived_s = np.full(traffic.inputs.size, np.nan)
         self.count, self.ended, self.happened = traffic.inputs.size, 0, 0
         self.progress = progress
@@ -256,7 +289,7 @@ class _EventLoop:
         """Until nothing is left to happen."""
         events = self.events
         events += [
-            (max(sent_s + self.request_s, self.ready_s), _ARRIVAL, 0, request, -1)
+            (max(sent_s + self.request_s, self.ready_s), _ARRIVAL, 0, request, _NEW)
             for request, sent_s in enumerate(self.sent_s)
             if sent_s <= self.until_s
         ]
@@ -268,6 +301,10 @@ class _EventLoop:
             while events and events[0][0] == now_s:
                 _, event, pool, number, version = heappop(events)
                 if event == _ARRIVAL:
+                    if pool == 0 and version == _NEW and self.encoders is not None:
+                        ready_s = self.encoders.ready_s(number, now_s)
+                        heappush(events, (ready_s, _ARRIVAL, 0, number, _ENCODED))
+                        continue
                     number = self._arrive(pool, number, version, now_s)
                 elif event == _SENT:
                     self.pools[pool].replicas[number].release(version)
@@ -292,6 +329,11 @@ class _EventLoop:
         """Each replica by itself; None where KV caches that wait to be sent would take up room that is wanted."""
         now_s = np.maximum(np.array(self.sent_s) + self.request_s, self.ready_s)
         order = np.argsort(now_s, kind="stable")
+        if self.encoders is not None:
+            now_s[order] = [
+                self.encoders.ready_s(*sent) for sent in zip(order.tolist(), now_s[order].tolist(), strict=True)
+            ]
+            order = np.argsort(now_s, kind="stable")
         self.pools[0].router.take_turns(order)
         if self.link is None:
             self._follow(0, order, now_s, self._count_ended)
@@ -424,13 +466,13 @@ class _EventLoop:
         self._count_ended(1)
         if len(self.sent_s) < self.count:
             sent_s = now_s + (self.think_s[request] if self.think_s else 0.0)
-            heappush(self.events, (sent_s + self.request_s, _ARRIVAL, 0, len(self.sent_s), -1))
+            heappush(self.events, (sent_s + self.request_s, _ARRIVAL, 0, len(self.sent_s), _NEW))
             self.sent_s.append(sent_s)
         elif self.next_request and (follow_up := self.next_request[request]) >= 0:
             sent_s = now_s + self.think_s[request]
             if sent_s <= self.until_s:
                 self.sent_s[follow_up] = sent_s
-                heappush(self.events, (sent_s + self.request_s, _ARRIVAL, 0, follow_up, -1))
+                heappush(self.events, (sent_s + self.request_s, _ARRIVAL, 0, follow_up, _NEW))
 
     def _count_events(self, events: int) -> None:
         """Raise InputError where more has happened than a run may take: what it reached says how far from its end."""
@@ -459,4 +501,5 @@ class _EventLoop:
             transfer_s=self.arrived_s - prompt_s,
             pools=tuple(pool.record() for pool in self.pools),
             sends=np.array(self.link.sends if self.link else [], dtype=np.float64).reshape(-1, 2),
+            encoded=np.array(self.encoders.served if self.encoders else [], dtype=np.float64).reshape(-1, 2),
         )

@@ -63,6 +63,9 @@ def open_performance(
     if crossed:
         sent = chosen[~np.isnan(record.transfer_s[measured])]
         behind.append(_grows(record.sent_s[sent], record.transfer_s[sent]))
+    if performance.pools[0].encoders_busy >= BUSY_SHARE:
+        sent_s = record.sent_s[record.pools[0].request]
+        behind.append(_grows(sent_s, record.pools[0].arrival_s - sent_s))
     notes = () if any(behind) else _too_short(window_s, performance.e2e.mean_s, measured.stop)
     return replace(performance, stable=not any(behind), assumptions=performance.assumptions + notes)
 
@@ -106,6 +109,9 @@ def _performance(
     sent_s = record.transfer_s[chosen]
     sent_s = sent_s[~np.isnan(sent_s)]
     pools = tuple(_pool_performance(pool, traffic, chosen, window_s) for pool in record.pools)
+    if record.encoded.size:
+        busy = _busy_share(record.encoded, window_s, deployment.pools[0].encoders)
+        pools = (replace(pools[0], encoders_busy=busy), *pools[1:])
     lengths = float(traffic.inputs[chosen].mean()), float(traffic.outputs[chosen].mean())
     means = {metric: distribution.mean_s for metric, distribution in distributions.items()}
     running, encode_s = [pool.mean_running for pool in pools], _mean_encoder_s(deployment, traffic, chosen)

@@ -283,7 +283,7 @@ def _ledger(pool: Pool, traffic: DrawnTraffic, first_token_from_decode: bool) ->
     prompt of a preempted sequence again.
     """
     inputs, outputs, again, role = traffic.inputs, traffic.outputs, 0, pool.role
-    each_s = [images_s(pool.config, images) for images in traffic.kinds]
+    each_s = [] if pool.encoders else [images_s(pool.config, images) for images in traffic.kinds]
     if role is Role.PREFILL:
         outputs = np.ones_like(outputs)
     elif role is Role.DECODE and first_token_from_decode:

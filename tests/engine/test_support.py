@@ -50,6 +50,10 @@ def config(engine: str, model: str, sku: str = "b200-sxm", **changes: Any) -> Re
         ("vllm", "deepseek-r1", {"parallelism": Parallelism(tp=8, dcp=8), "sku": "mi300x"}, "latent attention on AMD"),
         ("sglang", "qwen3-235b-a22b", {"parallelism": Parallelism(tp=8, ep=8, dcp=2)}, "latent attention only"),
         ("tensorrt-llm", "deepseek-r1", {"parallelism": Parallelism(tp=8, dcp=8)}, "its Helix parallelism"),
+        ("vllm", "qwen3-vl-8b-instruct", {"encoders": 1.0}, "the proxy of an example"),
+        ("tensorrt-llm", "qwen3-vl-8b-instruct", {"encoders": 1.0}, "several of its encoder servers"),
+        ("sglang", "gemma-3-27b-it", {"encoders": 1.0}, "encoder servers for other families"),
+        ("sglang", "qwen3-vl-8b-instruct", {"encoders": 1.0, "sku": "mi300x"}, "between NVIDIA GPUs only"),
     ],
 )
 def test_what_an_engine_does_not_do_is_refused_in_one_line(

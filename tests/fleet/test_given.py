@@ -100,6 +100,25 @@ def test_what_cannot_be_answered_is_refused_with_the_way_out() -> None:
         plan_of_given(REQUEST, Deployment.mixed(replica("l40s", tp=1), 2), simulate=False)
 
 
+IMAGES = load_scenario(
+    "vision-qwen3-vl-8b",
+    ["search.engine=sglang", "search.skus=[h100-sxm]", "workload.rate_per_s=20", "simulation.requests=1000"],
+)
+
+
+def test_encoders_are_bought_with_their_pool() -> None:
+    words = "3 x h100-sxm TP1 E0.5 c8192 b128 mixed"
+    deployment = deployment_in_words(words, IMAGES, HARDWARE)
+    given = plan_of_given(IMAGES, deployment)
+    (pool,) = given.pools
+    assert (pool.replicas, pool.encoders, given.gpus, given.servers) == (3, 2, {"h100-sxm": 5}, 1)
+    plain = plan_of_given(IMAGES, deployment_in_words("5 x h100-sxm TP1 c8192 b128", IMAGES, HARDWARE))
+    assert given.cost is not None and plain.cost is not None
+    assert given.cost.usd_per_hour == pytest.approx(plain.cost.usd_per_hour)
+    assert any("on GPUs of its own" in note for note in given.assumptions)
+    assert given.summary == "3 x h100-sxm TP1 E0.5 mixed"
+
+
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 

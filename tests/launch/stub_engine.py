@@ -441,6 +441,21 @@ def _vllm_handover(role, side):
     return handover
 
 
+def encode_or_reach_encoders(flags):
+    """Answer as an encoder of SGLang until killed, or reach those that a language server is told of."""
+    encoders = flags.get("--encoder-urls", [[]])[-1]
+    if bool(encoders) != ("--language-only" in flags):
+        stop("a language server needs encoders, and no other has any")
+    if "--encoder-only" in flags:
+        port = number(flags, "--port", 30000)
+        serve(port, lambda method, path, content: (200 if path == "/health" else 404, {}))
+    for url in encoders:
+        place = urlsplit(url)
+        reach(place.hostname, place.port)
+        if asked(place.netloc, "POST", "/v1/chat/completions", {})[0] != 404:
+            stop(f"{url} is no encoder")
+
+
 def sglang(words):
     _, flags = parsed("sglang.launch_server", words)
     servers = number(flags, "--nnodes")
@@ -457,6 +472,7 @@ def sglang(words):
         for at in range(1 if servers > 1 else 0, 7):
             hold(host, int(meet) + at)
     role = flags["--disaggregation-mode"][-1][0] if "--disaggregation-mode" in flags else "mixed"
+    encode_or_reach_encoders(flags)
     if role == "prefill":
         hold(ADDRESS, number(flags, "--disaggregation-bootstrap-port", 8998))
 

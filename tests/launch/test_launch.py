@@ -197,6 +197,13 @@ def test_a_fleet_that_cannot_be_started_is_refused_by_name() -> None:
             launch_files(plan)
 
 
+@pytest.mark.parametrize("target", ["kubernetes", "kserve", "llm-d", "dynamo", "skypilot", "autoscaling"])
+def test_encoders_are_refused_where_nothing_would_start_them(target: str) -> None:
+    plan = mixed("sglang", model="qwen3-vl-8b-instruct", encoders=0.5)
+    with pytest.raises(UnsupportedFeatureError, match=r"starts no pools of encoders\. Fix: export to scripts"):
+        export_files(plan, target)
+
+
 def test_compose_has_what_a_service_needs_and_the_readme_what_is_served() -> None:
     plan = mixed("sglang", tp=2)
     (spec,) = launch_specs(plan)

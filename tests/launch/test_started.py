@@ -70,6 +70,7 @@ FURTHER: Mapping[str, tuple[Plan, int, str]] = {
     "a pair of SGLang": (pair("sglang", (2, 3)), 1, "round_robin"),
     "a pair of TensorRT-LLM": (pair("tensorrt-llm", (2, 2)), 1, "round_robin"),
     "pipelines over two servers": (spread(), 4, "round_robin"),
+    "SGLang with encoders": (mixed("sglang", 6, model="qwen3-vl-8b-instruct", encoders=0.5), 2, "round_robin"),
     "ranks of vLLM over two servers": (ranks(), 2, ""),
 }
 
@@ -247,8 +248,9 @@ def gpus(service: Mapping[str, Any]) -> dict[str, str]:
 
 def serves(site: Site, plan: Plan, policy: str) -> None:
     """Requests reach every replica that answers clients, through the router, and the policy is the planned one."""
-    specs = launch.launch_specs(plan)
-    answering = [replica for replica in place_replicas(specs) if replica.spec.name == specs[-1].name]
+    every = launch.launch_specs(plan, with_encoders=True)
+    specs = [spec for spec in every if not spec.encodes]
+    answering = [replica for replica in place_replicas(every) if replica.spec.name == specs[-1].name]
     host = f"{site.addresses[1]}:{FIRST_ROUTER_PORT if policy else FIRST_PORT}"
     model = specs[0].model
     request = {"model": model, "messages": [{"role": "user", "content": "hello"}]}
@@ -260,16 +262,16 @@ def serves(site: Site, plan: Plan, policy: str) -> None:
     if policy:
         assert set(site.asked(host, "/policy")["policy"] or ["round_robin"]) in ({policy}, set(policy))
     if len(specs) > 1 and specs[0].engine_id != "tensorrt-llm":
-        prefills = [replica for replica in place_replicas(specs) if replica.spec.name == specs[0].name]
+        prefills = [replica for replica in place_replicas(every) if replica.spec.name == specs[0].name]
         assert len({answer["prefilled_by"] for answer in answers}) == len(prefills)
-    planned = sum(spec.gpus * spec.replicas for spec in specs)
+    planned = sum(spec.gpus * spec.replicas for spec in every)
     ends = time.monotonic() + 60.0
     while len(list(site.state.iterdir())) < planned and time.monotonic() < ends:
         time.sleep(0.05)  # ranks that answer nobody may start after the one that does
     assert len(list(site.state.iterdir())) == planned, "every GPU of the plan works, and none twice"
 
 
-COMPOSED = ("two servers", "AMD", "TensorRT-LLM")
+COMPOSED = ("two servers", "AMD", "TensorRT-LLM", "SGLang with encoders")
 """Shapes with all that a Compose file has of its own: profiles, render nodes, a router's file."""
 STARTED = [("scripts", name) for name in (*SHAPES, *FURTHER) if name != "AMD"] + [
     ("compose", name) for name in COMPOSED

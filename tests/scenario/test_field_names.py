@@ -109,8 +109,8 @@ def test_whoever_adds_each_missing_field_as_shown_ends_with_a_scenario() -> None
         ("dcp_size", "write search.dcp"),
         ("decode_context_parallel_size", "write search.dcp"),
         ("prefill_context_parallel_size", "context parallelism of prompts is not planned"),
-        ("encoder_pools", "pools of encoders are not planned"),
-        ("encode", "pools of encoders are not planned"),
+        ("encoder_pools", "write search.encoders"),
+        ("epd", "write search.encoders"),
     ],
 )
 def test_what_is_not_planned_is_refused_by_its_name(name: str, said: str) -> None:

@@ -86,6 +86,11 @@ SHAPES: dict[str, dict[str, Any]] = {
         workload={"rate_per_s": 3.0},
         search={"tp": [1], "dp": [2], "ep": [2], "router": "least_requests", "more_engines": ["sglang"]},
     ),
+    "a pool of encoders": small(
+        llm="qwen3-vl-8b-instruct",
+        workload={"images": {"per_request": 2, "size": "1024x1024"}},
+        search={"engine": "sglang", "encoders": [0.5]},
+    ),
     "drafts, adapters, another format": small(
         precision=FP8,
         search={

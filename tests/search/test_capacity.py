@@ -15,9 +15,19 @@ from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.search import Capacity, ConfigurationFamily, Demand, PoolOption, worth_sizes
 from planner.search.candidates import GROWTH, RATE_TOLERANCE
-from planner.serving import Deployment, Role, Router, evaluate, sustainable_rate_per_s
-from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
-from tests.builders import CHAT, HARDWARE
+from planner.serving import Deployment, Role, Router, encoder_limit_per_s, evaluate, sustainable_rate_per_s
+from planner.traffic import lengths_with_images
+from planner.workload import (
+    ArrivalProcess,
+    ImageMix,
+    ImageSize,
+    LatencyTarget,
+    RequestClass,
+    Slo,
+    TokenLengths,
+    Workload,
+)
+from tests.builders import CHAT, HARDWARE, calibrated
 from tests.search.caches import forget_all
 
 FINE = 0.002
@@ -270,3 +280,36 @@ def test_a_smaller_chunk_budget_is_named_where_a_larger_one_sustains_no_more() -
     best = Capacity(demand()).best(few, 2, at_most_per_s=0.2)
     assert best.member is not None and best.rate_per_s == 0.2
     assert best.member.config.max_batched_tokens == 2048
+
+
+def test_prefill_pools_are_judged_behind_their_encoders() -> None:
+    """As many prompts with more encoders as with few, but no later: what the pair then is, `evaluate` says too."""
+    mix = ImageMix(per_request=2, sizes=(ImageSize(width=1024, height=1024),))
+    lengths = lengths_with_images(TokenLengths.constant(200, 50), mix, load_llm("qwen3-vl-8b-instruct"))
+    asked = demand(promised(ttft_s=0.4, tpot_s=0.1), Workload.of(5.0, lengths), "qwen3-vl-8b-instruct")
+    few, many = (
+        PoolOption(Role.PREFILL, calibrated("qwen3-vl-8b-instruct", "h100-sxm", "sglang", encoders=encoders))
+        for encoders in (0.5, 2.0)
+    )
+    rates = [Capacity(asked).rate_per_s(one, 2) for one in (few, many)]
+    assert 0.0 < 1.1 * rates[0] < rates[1]
+    decode = calibrated("qwen3-vl-8b-instruct", "h100-sxm", "sglang")
+    for one, rate in zip((few, many), rates, strict=True):
+        seen = evaluate(Deployment.disaggregated(one.config, decode, (2, 4)), asked.workload.at_rate(rate))
+        assert seen.ttft.quantile_s(0.99) == pytest.approx(0.4, rel=0.15)
+
+
+def test_encoders_bound_a_pool_and_smaller_pools_may_have_more_of_them() -> None:
+    """A quarter of an encoder a replica: one for any of these pools. What four miss says nothing of two."""
+    config = calibrated("qwen3-vl-8b-instruct", "h100-sxm", "sglang", encoders=0.25)
+    one = ConfigurationFamily(Role.MIXED, (PoolOption(Role.MIXED, config),))
+    mix = ImageMix(per_request=4, sizes=(ImageSize(width=1024, height=1024),))
+    lengths = lengths_with_images(TokenLengths.constant(200, 50), mix, config.llm)
+    asked = demand(promised(ttft_s=2.0, tpot_s=0.1), Workload.of(5.0, lengths), "qwen3-vl-8b-instruct")
+    capacity, sizes = Capacity(asked), (4, 3, 2, 1)
+    bounds = [capacity.bound_per_s(one, size) for size in sizes]
+    rates = [capacity.best(one, size).rate_per_s for size in sizes]
+    true = [sustainable_rate_per_s(Deployment.mixed(config, size), asked.workload, asked.slo) for size in sizes]
+    assert bounds[0] == encoder_limit_per_s(config, 4, lengths) < 4.0 * rates[3]
+    for bound, rate, held in zip(bounds, rates, true, strict=True):
+        assert held * (1.0 - 2.0 * RATE_TOLERANCE) <= rate <= bound * (1.0 + 1e-9)
