@@ -26,6 +26,8 @@ BAR_HEIGHT_PX, AXIS_HEIGHT_PX, LEGEND_HEIGHT_PX = 26, 148, 54
 """Height of a bar of a bar chart, of its title with subtitle and its axis together, and of a legend above it."""
 FRAME_PX = 250
 """Height of the frame of lines whose legend takes several rows on a phone. A choice."""
+HALO: dict[str, Any] = {"color": alt.ExprRef("background"), "stroke": alt.ExprRef("background"), "strokeWidth": 4}
+"""Look of a second text under a label: the page's own colour (a signal of Vega), so that no line crosses letters."""
 LABEL_LETTER_PX = 6.6
 """Width of a letter of a label: a little more than the average, so that labels never overlap. A choice."""
 NARROW_PX = 420
@@ -222,9 +224,9 @@ def bars(
     return drawn
 
 
-def end_labels(rows: Sequence[Row], axes: BarAxes, end: str = "") -> alt.Chart:
-    """The rows' `label` behind the ends of their bars, or behind another column."""
-    return words(rows, GREY, "left", dx=6).encode(x=axes.at(end) if end else axes.x, y=axes.y)
+def end_labels(rows: Sequence[Row], axes: BarAxes, end: str = "", *, gap_px: int = 6) -> Any:  # noqa: ANN401
+    """The rows' `label`, a gap behind the ends of their bars or behind another column."""
+    return words(rows, GREY, "left", dx=gap_px).encode(x=axes.at(end) if end else axes.x, y=axes.y)
 
 
 def highlighted(expression: str) -> Any:  # noqa: ANN401
@@ -332,11 +334,11 @@ def words(
     align: Literal["left", "center", "right"],
     dx: int = 0,
     dy: int = 0,
-) -> alt.Chart:
-    """The rows' `label` beside their points; the caller encodes the positions."""
-    marks = inline_chart(rows).mark_text(align=align, dx=dx, dy=dy, color=color, fontSize=12)
-    text: alt.Chart = marks.encode(text="label:N")
-    return text
+) -> Any:  # noqa: ANN401 - two layers, encoded as one
+    """The rows' `label` beside their points, legible where lines pass below; the caller encodes the positions."""
+    labels = inline_chart(rows).encode(text="label:N")
+    look: dict[str, Any] = {"align": align, "dx": dx, "dy": dy, "fontSize": 12}
+    return alt.layer(labels.mark_text(**look, **HALO), labels.mark_text(**look, color=color))
 
 
 LINE_HEIGHT_PX = 14
@@ -398,7 +400,7 @@ def label_placements(
         width_px: of the chart at its narrowest [px].
         height_px: of the chart [px].
         fixed: labels that stand already, in the same shares.
-        only_free: None for labels without a free placement.
+        only_free: None for labels without a free placement, but for the first.
     """
     taken = [_point_box(x * width_px, y * height_px) for x, y in points]
     taken += [_text_box(x * width_px, y * height_px, placement, text) for x, y, placement, text in fixed]
@@ -412,7 +414,7 @@ def label_placements(
             for box in boxes
         ]
         best = costs.index(min(costs))
-        is_left_out = only_free and costs[best] > 0
+        is_left_out = only_free and costs[best] > 0 and bool(placements)
         placements.append(None if is_left_out else PLACEMENTS[best])
         taken += [] if is_left_out else [boxes[best]]
     return placements
@@ -436,7 +438,7 @@ def apart(labels: Sequence[tuple[float, float, str]], width_px: float, height_px
     return list(kept)
 
 
-def words_by_width(row: Row, color: str, wide: Placement | None, phone: Placement | None) -> alt.Chart:
+def words_by_width(row: Row, color: str, wide: Placement | None, phone: Placement | None) -> Any:  # noqa: ANN401
     """A label as `words`, placed otherwise on a phone; without a placement it is not there."""
 
     def chosen(narrow: object, other: object) -> alt.ExprRef:
@@ -445,9 +447,9 @@ def words_by_width(row: Row, color: str, wide: Placement | None, phone: Placemen
     there = (wide is not None, phone is not None)
     wide, phone = wide or PLACEMENTS[0], phone or PLACEMENTS[0]
     places = {name: chosen(getattr(phone, name), getattr(wide, name)) for name in Placement._fields}
-    look: dict[str, Any] = {**places, "opacity": chosen(int(there[1]), int(there[0])), "color": color, "fontSize": 12}
-    text: alt.Chart = inline_chart([row]).mark_text(**look).encode(text="label:N")
-    return text
+    look: dict[str, Any] = {**places, "opacity": chosen(int(there[1]), int(there[0])), "fontSize": 12}
+    label = inline_chart([row]).encode(text="label:N")
+    return alt.layer(label.mark_text(**look, **HALO), label.mark_text(**look, color=color))
 
 
 def _point_box(x: float, y: float) -> Box:

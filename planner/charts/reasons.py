@@ -145,10 +145,10 @@ def waiting_chart(plan: Plan) -> alt.LayerChart:
     shown = tooltip("pool", "meaning", resource="Waits for", share="Share of the step", step_ms="Mean step (ms)")
     drawn = bars(rows, axes, colored("resource", BOUND_COLORS, room_px=190.0, symbolType="square"), shown, "start")
     fits = f"datum.share * width >= {LABEL_LETTER_PX} * length(datum.label)"
-    text = words(rows, INK, "center").encode(x=axes.at("middle"), y=axes.y).transform_filter(fits)
+    inside = inline_chart(rows).mark_text(color=INK, fontSize=12).encode(x=axes.at("middle"), y=axes.y, text="label:N")
     title = titled(_waiting_headline(rows), "Mean step of the engine at the planned load, by theory.")
     height = bars_px(len({row["pool"] for row in rows}), WIDE_BAR_PX, legend=True)
-    return layered([drawn, text], title, height, "What steps wait for, by pool")
+    return layered([drawn, inside.transform_filter(fits)], title, height, "What steps wait for, by pool")
 
 
 def _waiting_headline(rows: Sequence[Row]) -> str:

@@ -320,7 +320,7 @@ def _roof_labels(roofs: Sequence[Row], bottom: float) -> list[tuple[Row, Placeme
     ridges = sorted((row for row in roofs if row["is_ridge"]), key=lambda row: row["intensity_flops_per_byte"])
     labels = []
     for dtype, end in {row["dtype"]: row for row in roofs if not row["is_ridge"]}.items():  # the last: its right end
-        peak = f"{dtype} peak: {significant(end['attained_tflops_per_s'], 4)} TFLOP/s"
+        peak = f"{dtype}: {significant(end['attained_tflops_per_s'], 4)}"
         labels.append(({**end, "label": peak}, PEAK_PLACEMENT))
     for place, ridge in enumerate(ridges):
         name = f"{ridge['dtype']} ridge: {ridge['intensity_flops_per_byte']:,.0f}"

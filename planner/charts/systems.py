@@ -174,7 +174,7 @@ def sustainable_rate_chart(comparison: Comparison) -> alt.LayerChart:
     axes = bar_axes(shown, "system", "end", "Largest rate within all targets (requests/s)", scale=room)
     hover = tooltip("system", sustained_per_s="Largest rate (requests/s)", requests_per_usd="Requests per USD")
     holding = [row for row in shown if row["sustained_per_s"]]
-    layers = [dots(holding, hover, color=BLUE, size=90, x=axes.x, y=axes.y), end_labels(shown, axes)]
+    layers = [dots(holding, hover, color=BLUE, size=90, x=axes.x, y=axes.y), end_labels(shown, axes, gap_px=12)]
     title = f"Sustainable rate of every system on {comparison.deployment.summary}"
     subtitle = (
         "Largest arrival rate at which every target holds, and requests per dollar there. The axis starts above 0."

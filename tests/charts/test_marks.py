@@ -83,11 +83,18 @@ def test_labels_without_a_place_of_their_own_are_left_out_where_that_is_asked() 
 def test_a_label_stands_elsewhere_on_a_phone_or_not_at_all() -> None:
     below, above = marks.PLACEMENTS[0], marks.PLACEMENTS[5]
     for phone, opacity in ((above, 1), (None, 0)):
-        mark = marks.words_by_width({"label": "QKV"}, marks.GREY, below, phone).to_dict()["mark"]
-        assert mark["opacity"]["expr"].endswith(f"? {opacity} : 1")
-        assert mark["dy"]["expr"].endswith(f": {below.dy}") and (
-            phone is None or f"? {phone.dy} :" in mark["dy"]["expr"]
-        )
+        halo, label = marks.words_by_width({"label": "QKV"}, marks.GREY, below, phone).to_dict()["layer"]
+        assert halo["mark"]["stroke"] == {"expr": "background"} and label["mark"]["color"] == marks.GREY
+        for mark in (halo["mark"], label["mark"]):
+            assert mark["opacity"]["expr"].endswith(f"? {opacity} : 1")
+            assert mark["dy"]["expr"].endswith(f": {below.dy}")
+            assert phone is None or f"? {phone.dy} :" in mark["dy"]["expr"]
+
+
+def test_on_a_phone_the_first_label_stands_even_where_nothing_is_free() -> None:
+    crowd, labels = [(x / 20, y / 20) for x in range(21) for y in range(21)], [(0.5, 0.5, "a"), (0.5, 0.5, "b")]
+    first, second = marks.label_placements(crowd, labels, 270.0, 220.0, only_free=True)
+    assert first is not None and second is None
 
 
 def test_a_frame_keeps_its_height_however_long_its_legend_is() -> None:

@@ -164,5 +164,5 @@ def test_pictures_have_target_plan_choice_and_limits_with_room_for_their_words()
     layers = spec["layer"]
     top = layers[0]["encoding"]["y"]["scale"]["domain"][1]
     highest = max(row["tokens_per_s_per_gpu"] for row in spec["datasets"][layers[0]["data"]["name"]])
-    lowest_words = max(layer["mark"].get("dy", 0) for layer in layers if layer["mark"]["type"] == "text") + 6
+    lowest_words = max(text["mark"].get("dy", 0) for layer in layers for text in layer.get("layer", ())) + 6
     assert highest / top <= 1.0 - lowest_words / 250.0  # of a picture of 340 px about 250 are left to the curve
