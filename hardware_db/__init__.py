@@ -7,7 +7,16 @@ True
 """
 
 from hardware_db.fits import select_calibration, with_calibration, with_engine_costs, with_own_hardware
-from hardware_db.loader import NETWORK, kv_tier_facts, load_hardware, network_fits, read_calibration, read_sku, sku_id
+from hardware_db.loader import (
+    NETWORK,
+    kv_tier_facts,
+    load_hardware,
+    network_fits,
+    read_calibration,
+    read_sku,
+    sku_id,
+    sku_words,
+)
 from hardware_db.memory_rules import (
     CacheLayout,
     ExpertPadding,

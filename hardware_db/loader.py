@@ -165,6 +165,16 @@ def sku_id(name: str) -> str:
     return next((id for id in ids if id in skus and has_memory(skus[id], name)), spelt)
 
 
+def sku_words(id: str) -> str:
+    """What people read in place of the id of a packaged SKU; of one's own, the id.
+
+    >>> sku_words("h100-sxm"), sku_words("mine")
+    ('H100 SXM', 'mine')
+    """
+    known = _facts().skus.get(id)
+    return known.short_name if known else id
+
+
 def has_memory(sku: GpuSku, name: str) -> bool:
     """True unless the name of a GPU says another memory than the SKU has.
 

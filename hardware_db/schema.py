@@ -112,6 +112,13 @@ class GpuSku(Frozen):
         return self
 
     @property
+    def short_name(self) -> str:
+        """As its vendor calls it, without the vendor: ``MI300X``. People read it everywhere; files and commands take
+        `id`.
+        """
+        return self.name.removeprefix(self.vendor).strip() or self.id
+
+    @property
     def seen_bytes(self) -> float:
         """Total memory that a process sees: as reported, else `SEEN_SHARE` of the datasheet's [bytes]."""
         if self.memory_seen_bytes is not None:

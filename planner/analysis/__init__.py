@@ -38,7 +38,6 @@ from planner.analysis.headline import (
     own_words,
     place_words,
     service_rates,
-    sku_words,
     traffic_words,
 )
 from planner.analysis.load_response import LoadResponses, Signal

@@ -8,10 +8,10 @@ the plan, beside what it would be on exact estimates.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hardware_db import ANYWHERE, GpuSku, HardwareDb
+from hardware_db import ANYWHERE, HardwareDb, sku_words
 from planner.analysis.types import Headroom
 from planner.core import change, money, number_of, percent, rebuilt, significant
 from planner.fleet import (
@@ -46,9 +46,8 @@ def short_headline(plan: Plan) -> str:
     if plan.cost is None:
         return f"No fleet serves {traffic_words(plan)} within the targets and limits."
     price = dollars(plan.cost.usd_per_month)
-    names = {pool.config.sku.id: sku_words(pool.config.sku) for pool in plan.pools}
     peak = " at peak on up to" if plan.schedule else " on"
-    own = own_words(plan, lambda sku, count: f"{count:,} × {names.get(sku, sku)}")
+    own = own_words(plan)
     where = f" ({own})" if own else place_words(plan)
     return (
         f"Serve {traffic_words(plan)}{peak} {fleet_words(plan)}{where} for {price} a month: "
@@ -64,12 +63,10 @@ def place_words(plan: Plan) -> str:
     return f" at {_listed(plan.places)} in {f'the {region.upper()}' if len(region) < 4 else region}"
 
 
-def own_words(plan: Plan, counted: Callable[[str, int], str]) -> str:
+def own_words(plan: Plan) -> str:
     """How many GPUs are one's own and how many are rented, and where; empty where none is one's own.
 
-    Args:
-        plan: with a fleet.
-        counted: a SKU and how many of it, in words; where the fleet has one SKU, its counts stand alone.
+    Where the fleet has one SKU, its counts stand alone.
     """
     own, rented = ({sku: count for sku, count in of.items() if count} for of in (plan.own_gpus, plan.rented_gpus))
     if not own:
@@ -77,7 +74,7 @@ def own_words(plan: Plan, counted: Callable[[str, int], str]) -> str:
 
     def words(gpus: Mapping[str, int]) -> str:
         alone = len(own | rented) == 1
-        return " + ".join(f"{count:,}" if alone else counted(sku, count) for sku, count in gpus.items())
+        return f"{sum(gpus.values()):,}" if alone else gpus_words(gpus, [plan])
 
     if not rented:
         return "all your own" + (f"; {words(plan.enough)} would do" if plan.enough else "")
@@ -143,11 +140,6 @@ def served_per_s(plan: Plan) -> float:
     return sum(planned.workload.rate_per_s for planned in plan.deployments)
 
 
-def sku_words(sku: GpuSku) -> str:
-    """A SKU as its vendor calls it, without the vendor: ``MI300X``."""
-    return sku.name.removeprefix(sku.vendor).strip() or sku.id
-
-
 def fleet_words(plan: Plan) -> str:
     """GPUs by SKU, most first: ``9 × MI300X + 1 × H100 SXM``."""
     return gpus_words(plan.gpus, [plan])
@@ -161,10 +153,10 @@ def gpus_words(gpus: Mapping[str, int], plans: Iterable[Plan], *, more: bool = F
         plans: whose pools say what each SKU is called.
         more: these are changes: ``+8 × H100 SXM, -4 × A100 SXM 80GB``.
     """
-    names = {pool.config.sku.id: sku_words(pool.config.sku) for plan in plans for pool in plan.pools}
+    names = {pool.config.sku.id: pool.config.sku.short_name for plan in plans for pool in plan.pools}
     counts = sorted(gpus.items(), key=lambda item: -item[1])
     return (", " if more else " + ").join(
-        f"{f'{count:+,}' if more else f'{count:,}'} × {names.get(sku, sku)}" for sku, count in counts
+        f"{f'{count:+,}' if more else f'{count:,}'} × {names.get(sku) or sku_words(sku)}" for sku, count in counts
     )
 
 
@@ -241,7 +233,7 @@ def calibration_sources(plan: Plan) -> tuple[str, ...]:
     for pool in plan.pools:
         sku, fit = pool.config.sku, pool.config.calibration
         if fit is None:
-            sources[sku.id] = f"{sku_words(sku)}: datasheet peaks, not calibrated, so that times are lower bounds"
+            sources[sku.id] = f"{sku.short_name}: datasheet peaks, not calibrated, so that times are lower bounds"
             continue
         samples = sum(kernel.samples for kernel in fit.kernels.values())
         what = f"{samples:,} kernel measurements on {fit.stack}, {fit.fitted_on.isoformat()}"
@@ -249,13 +241,13 @@ def calibration_sources(plan: Plan) -> tuple[str, ...]:
         lenders = ", ".join(pool.config.lenders)
         mine = f"measured in part, the rest carried over from {lenders}: " if lenders else "fitted to "
         how = mine if own else f"not measured; shares of peak carried over from {fit.sku}: "
-        sources[sku.id] = f"{sku_words(sku)}: {how}{what}"
+        sources[sku.id] = f"{sku.short_name}: {how}{what}"
     return tuple(sources.values())
 
 
 def price_sources(plan: Plan) -> tuple[str, ...]:
     """For each purchase option in use, the price with its provider, commitment and day."""
-    names = {pool.config.sku.id: sku_words(pool.config.sku) for pool in plan.pools}
+    names = {pool.config.sku.id: pool.config.sku.short_name for pool in plan.pools}
     return tuple(_price_source(purchase, names.get(purchase.sku, purchase.sku)) for purchase in plan.bought)
 
 

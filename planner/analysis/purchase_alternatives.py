@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from hardware_db import STALE_PRICE_DAYS, HardwareDb, is_cited, listed_prices
+from planner.analysis.headline import fleet_words
 from planner.core import HOURS_PER_MONTH, InputError, rebuilt
 from planner.fleet import Corrections, Plan, PlanRequest, Progress
 from planner.fleet import plan as make_plan
@@ -127,7 +128,7 @@ def offer_from_plan(plan: Plan, alternative: PurchaseAlternative) -> PurchaseOff
     if plan.cost is None or plan.allocation is None:
         reason = plan.diagnosis[0] if plan.diagnosis else "no fleet meets the targets"
         return PurchaseOffer(alternative, None, 0.0, "", reason)
-    fleet = " + ".join(f"{count} x {sku}" for sku, count in plan.gpus.items())
+    fleet = fleet_words(plan)
     return PurchaseOffer(alternative, plan.cost.usd_per_month, plan.allocation.rate_per_s, fleet)
 
 

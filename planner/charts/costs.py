@@ -10,6 +10,7 @@ from typing import Any
 
 import altair as alt
 
+from hardware_db import sku_words
 from planner.analysis import ApiBreakEven, CostYear, PurchaseOffer, api_names, headline, mean_served_per_s
 from planner.charts.marks import (
     BLUE,
@@ -67,7 +68,7 @@ def cost_comparison_rows(plan: Plan) -> list[Row]:
         search = plan.request.search
         names = [("sku", sku) for sku in search.skus] + [("mode", mode.value) for mode in search.modes]
         return [_cost_row(plan, Alternative(name, kind, "", None, 0.0, False)) for kind, name in dict.fromkeys(names)]
-    fleet = " + ".join(f"{count} x {sku}" for sku, count in plan.gpus.items())
+    fleet = headline.fleet_words(plan)
     rate = sum(planned.workload.arrivals.rate_per_s for planned in plan.deployments)
     chosen = Alternative("the plan", "plan", fleet, plan.cost.usd_per_hour, rate, True)
     rows = [_cost_row(plan, alternative) for alternative in (chosen, *plan.alternatives)]
@@ -88,7 +89,7 @@ def _cost_row(plan: Plan, alternative: Alternative) -> Row:
     return {
         "name": name,
         "kind": alternative.kind,
-        "title": NAMES_OF_ALTERNATIVES[alternative.kind].format(name),
+        "title": NAMES_OF_ALTERNATIVES[alternative.kind].format(sku_words(name)),
         "fleet": alternative.summary if month is not None else "",
         "is_feasible": month is not None,
         "is_chosen": alternative.is_chosen and month is not None,
@@ -158,7 +159,7 @@ def pool_cost_rows(plan: Plan) -> list[Row]:
             used = planned.surviving.pools[index].replicas / pool.replicas
             utilisation = min(1.0, planned.predicted.pools[index].utilisation)
             shares = {USED: used * utilisation, FREE: used * (1.0 - utilisation), SPARE: 1.0 - used}
-            name = f"{name_of} {pool.role}: {pool.replicas} x {pool.config.label}".strip()
+            name = f"{name_of} {pool.role}: {pool.gpus:,} × {pool.config.words}".strip()
             usd, start = planned.pool_usd_per_hour[index] * HOURS_PER_MONTH, 0.0
             for part, share in shares.items():
                 if share > 0.0:
@@ -168,7 +169,7 @@ def pool_cost_rows(plan: Plan) -> list[Row]:
     for bought in plan.bought:
         if bought.purchase == OWNED and bought.sku not in plan.gpus:
             usd = bought.usd_per_hour * HOURS_PER_MONTH
-            row = _part_row(f"{bought.sku} of your own", DARK, usd, 1.0, 0.0)
+            row = _part_row(f"{sku_words(bought.sku)} of your own", DARK, usd, 1.0, 0.0)
             rows.append(row | {"replicas": None, "gpus": round(max(bought.gpus))})
     rest = plan.cost.usd_per_month - math.fsum(row["usd_per_month"] for row in rows)
     if rest > 1e-6 * plan.cost.usd_per_month:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import altair as alt
 import numpy as np
 
-from hardware_db import HardwareDb
+from hardware_db import HardwareDb, sku_words
 from planner.analysis import AutoscalingDay
 from planner.charts.marks import (
     BLUE,
@@ -148,7 +148,7 @@ def schedule_rows(plan: Plan, capacities_per_s: Sequence[float | None]) -> list[
     rows: list[Row] = []
     start = 0.0
     for period, capacity in zip(plan.schedule, capacities_per_s, strict=True):
-        held = " + ".join(f"{count:,.0f} x {sku}" for sku, count in period.gpus.items() if count)
+        held = " + ".join(f"{count:,.0f} × {sku}" for sku, count in period.gpus.items() if count)
         names = ("demand_per_s", "served_per_s", "usd_per_hour")
         row = {"period": period.name, "hour": start, "end_hour": start + period.hours, "capacity_per_s": capacity}
         rows.append(row | {name: getattr(period, name) for name in names})
@@ -192,7 +192,7 @@ def schedule_gpu_rows(plan: Plan) -> list[Row]:
 
 def schedule_gpus(plan: Plan) -> alt.LayerChart:
     """GPUs held by hour, a line for each SKU."""
-    rows = schedule_gpu_rows(plan)
+    rows = [row | {"sku": sku_words(row["sku"])} for row in schedule_gpu_rows(plan)]
     most: dict[str, float] = {}
     for row in rows:
         most[row["sku"]] = max(row["gpus"], most.get(row["sku"], 0.0))
@@ -200,7 +200,7 @@ def schedule_gpus(plan: Plan) -> alt.LayerChart:
     y = axis(alt.Y, "gpus", "GPUs", tickMinStep=1)
     shown = tooltip("period", "sku", gpus="GPUs held")
     drawn = lines(_with_ends(rows, "sku"), shown, AFTER, x=_hour_axis(rows), y=y, **look)
-    held = " and ".join(f"{count:,.0f} x {sku}" for sku, count in most.items())
+    held = " and ".join(f"{count:,.0f} × {sku}" for sku, count in most.items())
     return layered([drawn], titled("GPUs held by hour", f"At most {held}"), HEIGHT_PX, "GPUs by hour")
 
 

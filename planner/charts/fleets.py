@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import altair as alt
 
-from planner.analysis import fleet_words, sku_words
+from planner.analysis import fleet_words
 from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, Row, inline_chart, layered, titled, tooltip
 from planner.core import number_of, significant
 from planner.fleet import Plan, PlannedDeployment
@@ -131,7 +131,7 @@ def _pool_rows(number: int, service: str, pool: Pool, fold_limit: int) -> Iterat
                     "service": service,
                     "role": pool.role.value,
                     "sku": pool.config.sku.id,
-                    "name": sku_words(pool.config.sku),
+                    "name": pool.config.sku.short_name,
                     "tp": pool.config.parallelism.tp,
                     "unit": number_in_pool,
                     "server": number_in_unit,
@@ -223,7 +223,7 @@ def _heading(plan: Plan, planned: PlannedDeployment, index: int) -> tuple[str, s
     several = f"{number} · " if len(plan.deployments) > 1 else ""
     model = f"{planned.service}, " if index == 0 and len({other.service for other in plan.deployments}) > 1 else ""
     shape = pool.config.parallelism.label
-    count = f"{pool.gpus:,} × {sku_words(pool.config.sku)}"
+    count = f"{pool.gpus:,} × {pool.config.sku.short_name}"
     role = pool.role.value if model else pool.role.value.capitalize()
     servers = number_of(planned.nodes[index], "server")
     return f"{several}{model}{role}: {count}", (

@@ -11,7 +11,7 @@ import altair as alt
 import numpy as np
 
 from calibration import FITTED, HELD_OUT, AccuracyRow, Scoreboard, ServingPoint, serving_class
-from hardware_db import Dtype, HardwareDb, Price, select_calibration, stale_days
+from hardware_db import Dtype, HardwareDb, Price, select_calibration, sku_words, stale_days
 from planner.charts.marks import (
     BLUE,
     GREEN,
@@ -87,13 +87,13 @@ def knowledge(hardware: HardwareDb, sku: str, engine: str) -> tuple[str, str]:
 
     >>> from hardware_db import load_hardware
     >>> knowledge(load_hardware(), "h100-sxm", "vllm")
-    ('own kernels measured', 'h100-sxm, vllm 0.24.0')
+    ('own kernels measured', 'H100 SXM, vllm 0.24.0')
     """
     calibration = select_calibration(hardware, sku, engine)
     if calibration is None:
         return DATASHEET, ""
     own = PARTLY if calibration.lenders else OWN
-    return (own if calibration.sku == sku else BORROWED), f"{calibration.sku}, {calibration.stack}"
+    return (own if calibration.sku == sku else BORROWED), f"{sku_words(calibration.sku)}, {calibration.stack}"
 
 
 def sku_map_rows(hardware: HardwareDb, dtype: Dtype, engine: str, marked: Collection[str] = ()) -> list[Row]:
@@ -147,7 +147,7 @@ def sku_map(rows: Sequence[Row], dtype: Dtype) -> alt.LayerChart:
     ridges, ends = _ridge_lines(across, up)
     lines = inline_chart(ridges).mark_line(color=GREY, strokeDash=[4, 4], strokeWidth=1, opacity=0.6)
     layers = [points, lines.encode(x=x, y=y, detail="ridge:N"), words(ends, GREY, "left", dx=12, dy=5).encode(x=x, y=y)]
-    marked = [{**row, "label": row["sku"]} for row in rows if row["is_marked"]]
+    marked = [{**row, "label": sku_words(row["sku"])} for row in rows if row["is_marked"]]
     for dy, alternate in ((-14, marked[::2]), (16, marked[1::2])):
         layers.append(words(alternate, GREY, "center", dy=dy).encode(x=x, y=y))
     title = titled(
@@ -206,6 +206,7 @@ def price_rows(prices: Iterable[Price], day: date, used: Collection[Price] = ())
 
 def price_chart(rows: Sequence[Row]) -> alt.LayerChart:
     """Listed prices of each GPU by commitment, one mark each; a ring marks what the plan pays."""
+    rows = [row | {"sku": sku_words(row["sku"])} for row in rows]
     cheapest = min(rows, key=lambda row: row["usd_per_gpu_hour"])
     skus = list(dict.fromkeys(row["sku"] for row in rows))
     ends = [0.0, 1.08 * max(row["usd_per_gpu_hour"] for row in rows)]

@@ -62,7 +62,7 @@ class PlannedPool(NamedTuple):
     """A pool of a plan.
 
     Attributes:
-        name: ``decode pool, 4 x h100-sxm TP2``, after the name of the deployment where there are several.
+        name: ``decode pool, 8 × H100 SXM TP2``, after the name of the deployment where there are several.
         planned: its deployment.
         pool: without the replicas that may fail.
         performance: predicted at the planned load.
@@ -84,7 +84,7 @@ def pools_of(plan: Plan) -> list[PlannedPool]:
     """Every pool with its name, its deployment and its predicted performance; none of an infeasible plan."""
     return [
         PlannedPool(
-            f"{name} {pool.role} pool, {pool.replicas:,} x {pool.config.label}".strip(),
+            f"{name} {pool.role} pool, {pool.gpus:,} × {pool.config.words}".strip(),
             planned,
             pool,
             performance,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import altair as alt
 
+from hardware_db import sku_words
 from planner.charts.marks import (
     ABOVE,
     BAR_HEIGHT_PX,
@@ -178,7 +179,10 @@ def memory_chart(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChar
         planned: the SKU of the plan, marked as such.
         label: of the parallelism, e.g. ``TP4``.
     """
-    parts = [{**row, "name": f"{row['sku']} (planned)" if row["sku"] == planned else row["sku"]} for row in rows]
+    parts = [
+        {**row, "sku": sku_words(row["sku"]), "name": sku_words(row["sku"]) + " (planned)" * (row["sku"] == planned)}
+        for row in rows
+    ]
     ends: dict[str, Row] = {}
     for row in parts:
         text = number_of(row["requests"], "request") if row["requests"] >= 1 else "does not fit"
@@ -239,5 +243,5 @@ def timed_by(config: ReplicaConfig) -> str:
     if calibration is None:
         return "datasheet rooflines, a bound"
     if calibration.sku != config.sku.id:
-        return f"shares of peak of {calibration.sku}, fitted {calibration.fitted_on}"
+        return f"shares of peak of {sku_words(calibration.sku)}, fitted {calibration.fitted_on}"
     return f"fitted {calibration.fitted_on} ({calibration.stack})"

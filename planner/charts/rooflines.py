@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import altair as alt
 import numpy as np
 
-from hardware_db import Dtype, GpuSku
+from hardware_db import Dtype, GpuSku, sku_words
 from planner.charts.marks import (
     BLUE,
     GREEN,
@@ -172,7 +172,7 @@ def timing_source(operator: Operator, gpu: CalibratedGpu) -> str:
     stands_in = f" in place of {operator.fit_keys[0]}" if key != operator.fit_keys[0] else ""
     lender = fit.measured_on or calibration.sku
     own = lender == gpu.sku.id
-    where = "fitted" if own else f"not measured on {gpu.sku.id}: shares of peak of {lender}, fitted"
+    where = "fitted" if own else f"not measured on {gpu.sku.short_name}: shares of peak of {sku_words(lender)}, fitted"
     error = f"{100.0 * fit.median_error:.0f} % median error on {fit.held_out:,} held out"
     return f"{where} {calibration.fitted_on}, {calibration.stack}, {key}{stands_in}: {error}"
 
@@ -224,8 +224,8 @@ def roofline(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> alt.Laye
         "Operators of one step on one GPU. Larger mark: larger share of its time.",
         "Grey: the datasheet's roofs.",
     ]
-    title = titled(f"Roofline of {config.label}", subtitle)
-    return layered(layers, title, 460, f"Roofline of {config.label}")
+    title = titled(f"Roofline of {config.words}", subtitle)
+    return layered(layers, title, 460, f"Roofline of {config.words}")
 
 
 def rooflines_side_by_side(
@@ -246,7 +246,7 @@ def rooflines_side_by_side(
         roofs = _in_tflops(roof_rows(config, *frame.intensities))
         lines = inline_chart(roofs).mark_line(color=GREY, strokeWidth=2).encode(x=x, y=y, detail="dtype:N")
         layers = [lines, _operator_marks(_in_tflops(points[name]), steps, x, y, (25, 400), brief=True)]
-        panels[name] = layered(layers, titled(name, list(subtitles[name])), 320, f"Roofline of {config.label}")
+        panels[name] = layered(layers, titled(name, list(subtitles[name])), 320, f"Roofline of {config.words}")
     return panels
 
 

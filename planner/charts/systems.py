@@ -232,7 +232,7 @@ def stall_rows(config: ReplicaConfig) -> list[Row]:
 
 def stall_chart(config: ReplicaConfig) -> alt.LayerChart:
     """The stall of a whole prompt, and the gaps with chunks."""
-    joins = f"A prompt of {LONG_PROMPT_TOKENS:,} tokens joins {RUNNING_ANSWERS:,} running answers on {config.label}."
+    joins = f"A prompt of {LONG_PROMPT_TOKENS:,} tokens joins {RUNNING_ANSWERS:,} running answers on {config.words}."
     return long_prompt_chart(stall_rows(config), None, joins)
 
 

@@ -171,7 +171,9 @@ def price(options: QuickOptions, llm: Model, json_file: JsonFile = None) -> None
     if found:
         best = found[0]
         rate = best.box.points[-1].requests_per_s
-        said = f"{model.id}: from {best.least_usd:.3g} USD per million output tokens, on {best.box.config.sku.id}."
+        said = (
+            f"{model.id}: from {best.least_usd:.3g} USD per million output tokens, on {best.box.config.sku.short_name}."
+        )
         go_on = [_plan_line(llm, rate, options.lengths), "planner explain SCENARIO --only api   from which load on"]
     else:
         said, go_on = f"{model.id} fits on no server with a price and measured step times.", [f"planner fit {llm}"]

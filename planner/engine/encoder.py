@@ -168,6 +168,6 @@ def encoder_notes(replica: ReplicaConfig, mean_s: float) -> tuple[str, ...]:
     measured = replica.calibration and f"encoder_attention/{encoder.head_dim:g}" in replica.calibration.kernels
     by = "at its roofline" if replica.calibration is None else "by measured kernels" if measured else stand_in
     return (
-        f"{replica.label}: the vision encoder takes {1e3 * mean_s:.3g} ms a request, in the steps of its prompt, "
+        f"{replica.words}: the vision encoder takes {1e3 * mean_s:.3g} ms a request, in the steps of its prompt, "
         f"{where}; {by}; images are not found in a cache",
     )

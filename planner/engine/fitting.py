@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hardware_db import HardwareDb, load_hardware
+from hardware_db import HardwareDb, load_hardware, sku_words
 from planner.core import InputError, PlannerError, Table, UnknownNameError, significant
 from planner.engine.server_memory import memory
 from planner.engine.start_up import StartUp
@@ -140,7 +140,7 @@ def fit_headline(llm: LlmSpec, fits: Sequence[Fit]) -> str:
     least = {sku: min(one.tp for one in fitting if one.sku == sku) for sku in {one.sku for one in fitting}}
     where = f"one GPU of {list(least.values()).count(1)} of {len(names)} kinds, on one server of {len(least)}"
     if len(names) == 1:
-        where = f"{least.get(fits[0].sku, 'no number of')} x {fits[0].sku}"
+        where = f"{least.get(fits[0].sku, 'no number of')} × {sku_words(fits[0].sku)}"
     return (
         f"{llm.id}: {significant(1e-9 * parameters(llm))} billion parameters, {per_token:,.0f} bytes "
         f"({significant(per_token / 1024)} KiB) of KV cache per token in {cache.value}; in the smallest "
@@ -174,13 +174,13 @@ def fit_table(fits: Sequence[Fit]) -> Table:
             for name in formats
         )
         columns = ("format", "weights GB", *(f"TP{tp}" for tp in degrees), "checkpoint")
-        return Table(f"Where it fits on {skus[0]}", columns, rows, note)
+        return Table(f"Where it fits on {sku_words(skus[0])}", columns, rows, note)
 
     def smallest(sku: str, name: str) -> str:
         fitting = [one for tp in degrees if (one := by_place.get((sku, name, tp))) and one.requests]
         return f"TP{fitting[0].tp}: {fitting[0].requests:,}" if fitting else "-"
 
-    rows = tuple((sku, *(smallest(sku, name) for name in formats)) for sku in skus)
+    rows = tuple((sku_words(sku), *(smallest(sku, name) for name in formats)) for sku in skus)
     return Table(
         "Fewest GPUs that hold it, and requests at once",
         ("GPU", *formats),

@@ -208,7 +208,7 @@ def _shortfall(replica: ReplicaConfig, weights: float, held: Reserve, room: floa
     peaks, seen = held.activation_bytes + held.sampling_bytes, replica.sku.seen_bytes
     beside = held.total_bytes - peaks
     parts = (
-        f"{replica.label}: weights {weights / 1e9:.1f} GB + activations and sampling {peaks / 1e9:.1f} GB + graphs and "
+        f"{replica.words}: weights {weights / 1e9:.1f} GB + activations and sampling {peaks / 1e9:.1f} GB + graphs and "
         f"libraries {beside / 1e9:.1f} GB per GPU"
     )
     measured = 0.0 if replica.memory_rule.memory_fraction_of is MemoryShare.STATIC else peaks
@@ -243,20 +243,20 @@ def require_room(replica: ReplicaConfig, longest_request_tokens: int, *, surely:
     require_context(replica.llm, longest_request_tokens, replica.max_request_tokens)
     footprint = memory_footprint(replica)
     if footprint.reason is not None:
-        raise InputError("replica.memory", replica.label, footprint.reason)
+        raise InputError("replica.memory", replica.words, footprint.reason)
     over = _full_step_lacks_bytes(replica, footprint)
     if surely and over > 0.0:
-        bound = f"a full step needs {over / 1e9:.1f} GB more than {replica.label} has beside weights and KV cache"
+        bound = f"a full step needs {over / 1e9:.1f} GB more than {replica.words} has beside weights and KV cache"
         fix = f"use a memory share below {memory_share(replica):g}, or fewer tokens of a step"
-        raise InputError("replica.memory", replica.label, bound, fix)
+        raise InputError("replica.memory", replica.words, bound, fix)
     room = sure_room_tokens(replica, footprint) if surely else one_request_room_tokens(replica, footprint)
     if longest_request_tokens > room:
         sure = f", {START_PROBABILITY:.0%} sure" if surely else ""
-        bound = f"the longest request does not fit in the {room} tokens of KV of {replica.label}{sure}"
+        bound = f"the longest request does not fit in the {room} tokens of KV of {replica.words}{sure}"
         raise InputError("workload.lengths", longest_request_tokens, bound, "use more GPUs per replica or an fp8 cache")
     if (needed := must_hold_tokens(replica, longest_request_tokens)) > room:
         bound = (
-            f"{replica.engine.name} does not start where such a request does not fit, and {replica.label} has room for "
+            f"{replica.engine.name} does not start where such a request does not fit, and {replica.words} has room for "
             f"{room} tokens of KV"
         )
         raise InputError("max_request_tokens", needed, bound, f"write {longest_request_tokens} to {room}")
@@ -328,13 +328,13 @@ def request_limit(replica: ReplicaConfig, longest_request_tokens: int) -> Reques
     """
     room = sure_room_tokens(replica, memory_footprint(replica))
     if (given := replica.max_request_tokens) is not None:
-        lowered = f"; {replica.engine.name} lowers it to the {room:,} that {replica.label} has room for"
+        lowered = f"; {replica.engine.name} lowers it to the {room:,} that {replica.words} has room for"
         return RequestLimit(given, "as given by max_request_tokens" + (lowered if given > room else ""))
     wanted = math.ceil(REQUEST_HEADROOM * longest_request_tokens / REQUEST_STEP_TOKENS) * REQUEST_STEP_TOKENS
     limits = {
         wanted: f"the longest request planned for, {longest_request_tokens:,}, and {REQUEST_HEADROOM - 1:.0%} headroom",
         replica.llm.max_context_tokens: f"the context of {replica.llm.id}",
-        room: f"what the KV cache of {replica.label} holds",
+        room: f"what the KV cache of {replica.words} holds",
     }
     tokens = max(longest_request_tokens, min(limits))
     return RequestLimit(tokens, limits.get(tokens, "the longest request planned for"))

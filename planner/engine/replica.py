@@ -194,8 +194,18 @@ class ReplicaConfig(Frozen):
 
     @property
     def label(self) -> str:
-        """E.g. ``h100-sxm TP2``, or ``h100-sxm TP2 E0.5`` with half a GPU of encoders."""
-        return f"{self.sku.id} {self.parallelism.label}" + (f" E{self.encoders:.4g}" if self.encoders else "")
+        """E.g. ``h100-sxm TP2``, or ``h100-sxm TP2 E0.5`` with half a GPU of encoders: part of names."""
+        return f"{self.sku.id} {self.split}"
+
+    @property
+    def split(self) -> str:
+        """Degrees of its parallelism, and the GPUs of its encoders where it has any: ``TP2 E0.5``."""
+        return self.parallelism.label + (f" E{self.encoders:.4g}" if self.encoders else "")
+
+    @property
+    def words(self) -> str:
+        """The same for people: ``H100 SXM TP2``."""
+        return f"{self.sku.short_name} {self.split}"
 
     @property
     def step_tokens(self) -> int:

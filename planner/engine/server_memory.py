@@ -145,7 +145,7 @@ def memory_headline(found: StartUp) -> str:
     """
     config = found.replica
     weights, cache = main_format(config.llm, config.precision)[0].value, config.precision.kv_cache.value
-    what = f"{config.llm.id} in {weights}, KV cache in {cache}, on {config.label} in {config.engine.name}"
+    what = f"{config.llm.id} in {weights}, KV cache in {cache}, on {config.words} in {config.engine.name}"
     if not found.starts:
         return f"{what} does not start: {found.reason}."
     words, _ = ENGINE_WORDS.get(config.engine.id, ENGINE_WORDS["vllm"])

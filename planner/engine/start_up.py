@@ -176,7 +176,7 @@ def start_up(replica: ReplicaConfig, propose: bool = True) -> StartUp:
     reason = footprint.reason or ""
     if not reason and needed(must) > room:
         reason = (
-            f"{replica.label}: a request of {must:,} tokens needs {needed(must) / GIB:.2f} GiB of KV cache, and "
+            f"{replica.words}: a request of {must:,} tokens needs {needed(must) / GIB:.2f} GiB of KV cache, and "
             f"{room / GIB:.2f} GiB are left for it; the longest that fits has {fitting:,} tokens"
         )
     found = StartUp(

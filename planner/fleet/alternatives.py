@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from planner.core import percent
+from planner.engine import ReplicaConfig
 from planner.fleet.columns import CandidateColumns, Column
 from planner.fleet.corrections import Corrections
 from planner.fleet.market import market_of
@@ -23,6 +24,7 @@ from planner.fleet.types import Alternative, PlanRequest
 from planner.llm import format_words
 from planner.optimizer import Allocation, Objective, UnitStage
 from planner.search import ShiftRule
+from planner.serving import Role, pool_words
 from planner.supply import with_all_owned
 from planner.traffic import Service
 
@@ -252,13 +254,17 @@ def _costs_more(one: Allocation, other: Allocation) -> bool:
 
 
 def _fleet_summary(used: Sequence[Column], allocation: Allocation, period: int, *, with_formats: bool) -> str:
-    """E.g. ``4 x h100-sxm TP2 mixed``: what runs then; pools that differ in engine settings only count together."""
-    counts: dict[str, int] = {}
+    """E.g. ``8 × H100 SXM (4 mixed TP2)``: what runs then; pools that differ in engine settings only count together."""
+    counts: dict[tuple[str, Role, str], int] = {}
+    configs: dict[str, ReplicaConfig] = {}
     several = len({column.service for column in used}) > 1
     for column in used:
         config = (column.member or column.family.members[0]).config
-        pool = f"{config.label} {column.family.role}{f' for {column.service}' * several}"
+        more = f" for {column.service}" * several
         if with_formats:
-            pool += f" in {format_words(config.llm, config.precision)}, KV {config.precision.kv_cache}"
+            more += f" in {format_words(config.llm, config.precision)}, KV {config.precision.kv_cache}"
+        pool = (configs.setdefault(config.label, config).label, column.family.role, more)
         counts[pool] = counts.get(pool, 0) + allocation.units[column.name][period] * column.replicas
-    return " + ".join(f"{count} x {pool}" for pool, count in counts.items() if count)
+    return " + ".join(
+        f"{pool_words(configs[label], role, count)}{more}" for (label, role, more), count in counts.items() if count
+    )

@@ -30,17 +30,19 @@ from planner.fleet.verification import target_checks
 from planner.optimizer import Allocation, Objective
 from planner.search import ConfigurationFamily, Offer, PoolOption, setups_of
 from planner.serving import Deployment, Pool, Role, largest_stable_rate_per_s, sustainable_rate_per_s
-from planner.supply import FleetLimits
+from planner.supply import FleetLimits, typed_sku
 from planner.workload import Workload
 
 DEFAULT_RUNNING, DEFAULT_TOKENS = 256, 8192
 """Batch limit [requests] and chunk budget [tokens] of a replica unless they are given. Choices: those of the commands
 `evaluate` and `simulate`."""
 _POOL = re.compile(
-    r"(?P<replicas>[1-9]\d{0,5}) ?[x×] ?(?P<sku>[a-z0-9.-]+)"
+    r"(?P<replicas>[1-9]\d{0,5}) ?[x×] ?(?P<sku>((?! (TP|PP|DP|EP|DCP|c|b|E)\d)[a-zA-Z0-9. -])+?)"
     r"(?P<knobs>( (TP|PP|DP|EP|DCP|c|b)[1-9]\d{0,6}| E\d{1,4}(\.\d{1,4})?)*)"
     r"( (?P<role>mixed|prefill|decode))?"
 )
+_SHOWN = re.compile(r"[\d,]+ ?[x×] ?([^()]+) \((\d+) (mixed|prefill|decode)([^()]*)\)")
+"""A pool as `Deployment.summary` says it."""
 _KNOB = re.compile(r"\b(TP|PP|DP|EP|DCP|c|b|E)(\d+(?:\.\d+)?)")
 SEARCHED_FACTOR = 4.0
 """Largest rate that is looked for, over the demand. A choice: beyond it the fleet is several times too large."""
@@ -82,13 +84,13 @@ def plan_of_given(
 
 
 def deployment_in_words(text: str, request: PlanRequest, hardware: HardwareDb) -> Deployment:
-    """Pools as plans name them: ``12 x h100-sxm TP4``, ``13 x b200-sxm TP1 prefill + 3 x b200-sxm TP2 b512 decode``.
+    """Pools: ``12 x h100-sxm TP4``, ``13 x b200 TP1 prefill + 3 x b200 TP2 b512 decode``, or as plans name them.
 
     What the words leave open is set up as a plan would: of the formats, caches and drafts that `request.search` may
     choose among, the first with which the fleet serves most within the targets, to `SearchSpace.simplicity`.
 
     Args:
-        text: pools joined by ``+``: replicas, SKU id, degrees (TP, PP, DP, EP; 1 unless given), E with the encoders of
+        text: pools joined by ``+``: replicas, a GPU, degrees (TP, PP, DP, EP; 1 unless given), E with the encoders of
             a replica [GPUs], c and b with its chunk budget [tokens] and batch limit [requests], and the role (mixed
             unless given).
         request: whose model, formats, first engine and router they have.
@@ -131,10 +133,10 @@ def _most_per_s(deployment: Deployment, request: PlanRequest) -> tuple[float, fl
 
 def _pools_in_words(text: str, request: PlanRequest, hardware: HardwareDb) -> list[Pool]:
     """The pool that is meant, in every way it may be set up."""
-    found = _POOL.fullmatch(text)
+    found = _POOL.fullmatch(_SHOWN.sub(r"\2 x \1\4 \3", text))
     if found is None:
         raise InputError("fleet", text, "is not a pool", "write e.g. '12 x h100-sxm TP4 c8192 b256 mixed'")
-    sku, role, service = found["sku"], Role(found["role"] or Role.MIXED), request.main
+    sku, role, service = typed_sku(found["sku"], hardware.skus), Role(found["role"] or Role.MIXED), request.main
     if sku not in hardware.skus:
         raise UnknownNameError("fleet", sku, hardware.skus)
     words = {name.lower(): count for name, count in _KNOB.findall(found["knobs"])}

@@ -163,7 +163,7 @@ def part_of_fleet(deployment: Deployment, share: float) -> tuple[Deployment, flo
     >>> one = ReplicaConfig(llm=load_llm("llama-3.1-8b"), sku=db.skus["h100-sxm"], engine=db.engines["vllm"])
     >>> part, share = part_of_fleet(Deployment.disaggregated(one, one, (12, 4)), 0.3)
     >>> part.summary, share
-    ('6 x h100-sxm TP1 prefill + 2 x h100-sxm TP1 decode', 0.5)
+    ('6 × H100 SXM (6 prefill TP1) + 2 × H100 SXM (2 decode TP1)', 0.5)
     """
     counts = [pool.replicas for pool in deployment.pools]
     for first in range(max(1, math.ceil(share * counts[0] - ALIKE)), counts[0]):

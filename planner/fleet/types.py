@@ -615,7 +615,7 @@ class Plan:
 
     @property
     def summary(self) -> str:
-        """Pools in words, e.g. ``7 x b200-sxm TP1 mixed``; empty without a fleet."""
+        """Pools in words, e.g. ``7 × B200 SXM (7 mixed TP1)``; empty without a fleet."""
         named = zip(self.deployments, self.for_service, strict=True)
         return " + ".join(f"{planned.deployment.summary}{words}" for planned, words in named)
 

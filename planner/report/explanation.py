@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from hardware_db import sku_words
 from planner.analysis import (
     EXACT_ESTIMATES,
     ApiBreakEven,
@@ -165,9 +166,9 @@ def _price_line(price: BreakEvenPrice) -> str:
     now = f"{money(price.usd_per_gpu_hour)} USD/GPU-h"
     if price.changes_at is None or price.becomes is None:
         side = "up to" if price.gpus else "down to"
-        return f"{price.sku} at {now}: the plan stays as it is {side} {money(price.up_to)}."
+        return f"{sku_words(price.sku)} at {now}: the plan stays as it is {side} {money(price.up_to)}."
     verb = "takes fewer from" if price.gpus else "takes it below"
-    return f"{price.sku} at {now}: the plan {verb} {money(price.changes_at)} ({price.becomes.fleet})."
+    return f"{sku_words(price.sku)} at {now}: the plan {verb} {money(price.changes_at)} ({price.becomes.fleet})."
 
 
 def _api_line(api: ApiBreakEven) -> str:
@@ -280,16 +281,18 @@ def _measurement_lines(explanation: Explanation) -> list[str]:
     for value in known:
         if value.changes:
             lines += [_measurement_line(value, explanation.outcome, measure), _settling_line(value)]
-    if idle := [value.sku for value in known if not value.changes]:
+    if idle := [sku_words(value.sku) for value in known if not value.changes]:
         lines.append(f"Measuring would change nothing: {', '.join(idle)}.")
-    if unknown := [value.sku for value in values if not value.calibrated]:
+    if unknown := [sku_words(value.sku) for value in values if not value.calibrated]:
         lines.append(f"Not calibrated, so that nobody can say what measuring would show: {', '.join(unknown)}.")
     return [line for line in lines if line]
 
 
 def _measurement_line(value: MeasurementValue, now: PlanOutcome, measure: PlanMeasure) -> str:
     if not now.feasible:
-        return f"Measuring {value.sku} would show with probability {value.changes:.2f} that there is a fleet."
+        return (
+            f"Measuring {sku_words(value.sku)} would show with probability {value.changes:.2f} that there is a fleet."
+        )
     worth = value.gain or 0.0
     dollars = value.usd_per_month
     amount = _amount_words(abs(worth), measure) if dollars is None else f"{abs(dollars):,.0f} USD/month"
@@ -298,10 +301,10 @@ def _measurement_line(value: MeasurementValue, now: PlanOutcome, measure: PlanMe
         changes += f", and leave no fleet with probability {value.impossible:.2f}, which is not in this value"
     if worth < 0.0:
         side = "dearer" if measure is PlanMeasure.COST else "smaller"
-        return f"Measuring {value.sku} would make the plan {amount} {side}, and surer: {changes}."
-    line = f"Measuring {value.sku} is worth {amount} to this decision: {changes}."
+        return f"Measuring {sku_words(value.sku)} would make the plan {amount} {side}, and surer: {changes}."
+    line = f"Measuring {sku_words(value.sku)} is worth {amount} to this decision: {changes}."
     if measure is PlanMeasure.COST and value.hour_usd and value.saving:
-        hour = f"An hour on {value.replica_gpus} {value.sku}, {money(value.hour_usd)} USD,"
+        hour = f"An hour on {value.replica_gpus} {sku_words(value.sku)}, {money(value.hour_usd)} USD,"
         line += f" {hour} makes it {percent(value.saving)} cheaper with probability {value.cheaper:.2f}."
     return line
 
@@ -313,14 +316,14 @@ def _settling_line(value: MeasurementValue) -> str:
     kernels, llm = percent(value.kernel_spread), percent(value.llm_spread)
     if value.settled_by is Measuring.KERNELS:
         return (
-            f"{value.sku}: most uncertain are its kernels ({kernels}, one standard deviation; what the model adds "
-            f"{llm}). Measure them on it with `python -m calibration run --out my-gpu.json`, then "
+            f"{sku_words(value.sku)}: most uncertain are its kernels ({kernels}, one standard deviation; what the "
+            f"model adds {llm}). Measure them on it with `python -m calibration run --out my-gpu.json`, then "
             "`planner plan SCENARIO --calibration my-gpu.json` (docs/how-to/calibrate.md)."
         )
     return (
-        f"{value.sku}: most uncertain is what the model adds ({llm}, one standard deviation; its kernels {kernels}). "
-        "Benchmark the model on it (`planner export plan.json --to benchmarks` writes scripts that do), then "
-        "`planner calibrate-serving` (docs/how-to/calibrate.md)."
+        f"{sku_words(value.sku)}: most uncertain is what the model adds ({llm}, one standard deviation; its kernels "
+        f"{kernels}). Benchmark the model on it (`planner export plan.json --to benchmarks` writes scripts that do), "
+        "then `planner calibrate-serving` (docs/how-to/calibrate.md)."
     )
 
 
@@ -427,7 +430,7 @@ def _tornado_table(bars: Iterable[Sensitivity], base: PlanOutcome) -> Table:
 
 def _price_table(prices: Iterable[BreakEvenPrice]) -> Table:
     columns: Columns[BreakEvenPrice] = {
-        "SKU": lambda price: price.sku,
+        "SKU": lambda price: sku_words(price.sku),
         "GPUs now": lambda price: str(price.gpus),
         "price [USD/GPU-h]": lambda price: money(price.usd_per_gpu_hour),
         "plan changes at": lambda price: "-" if price.changes_at is None else money(price.changes_at),
@@ -527,7 +530,7 @@ def _measurement_table(values: Iterable[MeasurementValue], measure: PlanMeasure)
         return "-" if share is None else percent(share)
 
     columns: Columns[MeasurementValue] = {
-        "SKU": lambda value: value.sku,
+        "SKU": lambda value: sku_words(value.sku),
         "with engine": lambda value: ", ".join(value.engines),
         "GPUs now": lambda value: str(value.gpus),
         f"measuring is worth [{'USD/month' if measure is PlanMeasure.COST else measure.value}]": worth,

@@ -21,7 +21,7 @@ CONFIDENCE_PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 ANY = "any"
 """In place of a limit that does not matter in a role."""
 POOL_COLUMNS: Columns[Pool] = {
-    "SKU": lambda pool: pool.config.sku.id,
+    "SKU": lambda pool: pool.config.sku.short_name,
     "split": lambda pool: pool.config.parallelism.label,
     "GPUs each": lambda pool: str(pool.config.parallelism.gpus),
     "replicas": lambda pool: f"{pool.replicas:,}",
@@ -84,7 +84,7 @@ def performance_report(deployment: Deployment, performance: Performance, slo: Sl
 def performance_headline(deployment: Deployment, performance: Performance) -> str:
     """How a given deployment performs, in one sentence."""
     pools = " and ".join(
-        f"{number_of(pool.replicas, 'replica')} of {pool.config.label} ({pool.role})" for pool in deployment.pools
+        f"{number_of(pool.replicas, 'replica')} of {pool.config.words} ({pool.role})" for pool in deployment.pools
     )
     llm, rate = deployment.pools[0].config.llm.id, significant(performance.rate_per_s)
     subject = f"{pools} under {rate} requests/s of {llm}"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from hardware_db import STALE_PRICE_DAYS, EngineProfile, Price, stale_days
-from planner.analysis import no_fleet_words, own_words, place_words, service_rates, traffic_words
+from hardware_db import STALE_PRICE_DAYS, EngineProfile, Price, sku_words, stale_days
+from planner.analysis import fleet_words, no_fleet_words, own_words, place_words, service_rates, traffic_words
 from planner.core import (
     Columns,
     Metric,
@@ -137,7 +137,7 @@ def _without_words(plan: Plan) -> str:
 
 def bought_words(plan: Plan) -> str:
     """Which GPUs are one's own, where others are bought, which idle since they come in servers, and old prices."""
-    own = own_words(plan, lambda sku, count: f"{count:,} x {sku}")
+    own = own_words(plan)
     parts = [f" ({own})" if own else place_words(plan)]
     for sku, used in plan.gpus.items():
         sold = [(bought.price, bought.gpus[0]) for bought in plan.bought if bought.sku == sku and bought.price]
@@ -148,7 +148,7 @@ def bought_words(plan: Plan) -> str:
         )
         by_server = plan.request.prices.granularity is not Granularity.GPU
         if by_server and not plan.schedule and not is_apart and block > 1 and held > used:
-            servers = number_of(round(held / block), f"{sku} server")
+            servers = number_of(round(held / block), f"{sku_words(sku)} server")
             idle = round(held - used)
             parts.append(f"1 of {servers} partly used ({idle} of {held:.0f} GPUs idle)")
         if not by_server and not is_apart and held % block:
@@ -158,7 +158,8 @@ def bought_words(plan: Plan) -> str:
     day = plan.request.prices.day
     stale = [price for price in plan.listed_prices if stale_days(price, day) > STALE_PRICE_DAYS]
     parts += [
-        f"PRICE {stale_days(price, day)} DAYS OLD ({price.sku}, {price.provider})" for price in dict.fromkeys(stale)
+        f"PRICE {stale_days(price, day)} DAYS OLD ({sku_words(price.sku)}, {price.provider})"
+        for price in dict.fromkeys(stale)
     ]
     return ", ".join(parts)
 
@@ -170,7 +171,8 @@ def sold_in_blocks(plan: Plan) -> str:
     if is_free or min((price.block_gpus for price in prices), default=1) == 1:
         return ""
     sold = (
-        f"{price.provider} sells {price.sku} at ${price.usd_per_gpu_hour:.2f} only {price.block_gpus} at once"
+        f"{price.provider} sells {sku_words(price.sku)} at ${price.usd_per_gpu_hour:.2f} "
+        f"only {price.block_gpus} at once"
         for price in prices
     )
     return f"{'; '.join(sold)}."
@@ -179,7 +181,7 @@ def sold_in_blocks(plan: Plan) -> str:
 def _pool_words(planned: PlannedDeployment) -> str:
     pools = planned.deployment.pools
     return " and ".join(
-        f"{pool.gpus} x {pool.config.sku.id} ({number_of(pool.replicas, 'replica')} of "
+        f"{pool.gpus:,} × {pool.config.sku.short_name} ({number_of(pool.replicas, 'replica')} of "
         f"{pool.config.parallelism.label}{encoder_words(pool)}, {weights_word(pool.config)} in "
         f"{pool.config.engine.name}, {pool.role})"
         for pool in pools
@@ -192,12 +194,12 @@ def _calibration_words(plan: Plan) -> str:
     if not fitted:
         return "uncalibrated"
     borrowed = {
-        f"{config.sku.id} with the shares of peak of {config.calibration.sku}"
+        f"{config.sku.short_name} with the shares of peak of {sku_words(config.calibration.sku)}"
         for config in fitted
         if config.calibration is not None and config.calibration.sku != config.sku.id
     }
     borrowed |= {
-        f"{config.sku.id} measured in part, with shares of peak of {', '.join(config.lenders)}"
+        f"{config.sku.short_name} measured in part, with shares of peak of {', '.join(map(sku_words, config.lenders))}"
         for config in fitted
         if config.lenders
     }
@@ -294,7 +296,7 @@ def _image_rows(plan: Plan, service: Service) -> list[tuple[str, str]]:
     number, tokens = mean_images(lengths), mean_image_tokens(lengths, llm)
     times = {
         pool.config.label: f"encoder {significant(1e3 * mean_encoder_s(pool.config, planned.workload.lengths))} ms on "
-        f"{pool.config.label}"
+        f"{pool.config.words}"
         for planned in plan.deployments
         if planned.service == service.name
         for pool in planned.deployment.pools[:1]
@@ -329,14 +331,18 @@ def _limit_words(plan: Plan) -> str:
     limits = plan.request.limits
     words_by_field: dict[str, Callable[[Any], str]] = {
         "budget_usd_per_hour": lambda usd: f"budget {money(usd)} USD/hour",
-        "gpus": lambda counts: "; ".join(f"at most {count:,} x {sku}" for sku, count in counts.items()),
-        "quotas": lambda quotas: "; ".join(f"at most {quota.gpus:,} x {quota.sku} by quota" for quota in quotas),
+        "gpus": lambda counts: "; ".join(f"at most {count:,} × {sku_words(sku)}" for sku, count in counts.items()),
+        "quotas": lambda quotas: "; ".join(
+            f"at most {quota.gpus:,} × {sku_words(quota.sku)} by quota" for quota in quotas
+        ),
         "power_kw": lambda kw: f"at most {significant(kw)} kW",
         "co2_kg_per_hour": lambda kg: f"at most {significant(kg)} kg CO2 an hour",
         "skus_at_most": lambda count: f"at most {number_of(count, 'SKU')}",
-        "pinned": lambda counts: "; ".join(f"at least {count:,} x {sku}" for sku, count in counts.items()),
-        "forbidden": lambda names: f"not {', '.join(names)}",
-        "existing": lambda counts: "; ".join(f"{count:,} x {sku} there already" for sku, count in counts.items()),
+        "pinned": lambda counts: "; ".join(f"at least {count:,} × {sku_words(sku)}" for sku, count in counts.items()),
+        "forbidden": lambda names: f"not {', '.join(map(sku_words, names))}",
+        "existing": lambda counts: "; ".join(
+            f"{count:,} × {sku_words(sku)} there already" for sku, count in counts.items()
+        ),
         "replicas_at_least": lambda count: f"at least {count} replicas in every pool",
         "spare_replicas": lambda count: f"{number_of(count, 'replica')} of every pool may fail",
         "redundancy": lambda word: f"redundancy of every pool {word}",
@@ -464,7 +470,7 @@ def _request_limit_words(pools: Sequence[NamedPool]) -> str:
 def _cost_table(plan: Plan, cost: CostBreakdown) -> Table:
     users = {"$ per user and month": money(cost.usd_per_user_month)} if cost.usd_per_user_month is not None else {}
     rows = {
-        "GPUs": " + ".join(f"{count:,} x {sku}" for sku, count in plan.gpus.items()),
+        "GPUs": fleet_words(plan),
         "servers": f"{plan.servers:,}",
         **{name: cell(cost) for name, cell in COST_COLUMNS.items()},
         **users,
@@ -539,7 +545,7 @@ def _alternative_table(plan: Plan, cost: CostBreakdown) -> Table:
         plan.alternatives, key=lambda a: (kinds.index(a.kind), math.inf if a.usd_per_hour is None else a.usd_per_hour)
     )
     note = (
-        "n x SKU TPk: n replicas of k GPUs each. From theory, not simulated: one that is a little cheaper than the "
+        "In brackets: replicas. From theory, not simulated: one that is a little cheaper than the "
         "plan may have to grow as the plan did. >=: at optimistic rates it costs that much already, so it was not "
         "looked at any closer. Engines: on the SKUs of the plan. Difference: USD/hour against the plan."
     )
@@ -559,7 +565,7 @@ def alternative_table(title: str, alternatives: Sequence[Alternative], plan: Pla
 
     reasons: Columns[Alternative] = {"why it is not the plan": lambda one: why(one) or "-"}
     columns: Columns[Alternative] = {
-        "only": lambda one: one.restriction,
+        "only": lambda one: sku_words(one.restriction),
         "best fleet": lambda one: "none" if one.usd_per_hour is None else one.summary,
         "requests/s": lambda one: "-" if one.usd_per_hour is None else significant(one.rate_per_s),
         "USD/hour": lambda one: (
@@ -615,7 +621,7 @@ def _price_table(plan: Plan) -> Table:
         return " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
 
     columns: Columns[BoughtGpus] = {
-        "SKU": lambda bought: bought.sku,
+        "SKU": lambda bought: sku_words(bought.sku),
         "bought": lambda bought: bought.purchase.replace("_", " "),
         "GPUs": gpus,
         "USD/GPU-hour": lambda bought: money(bought.usd_per_gpu_hour),
@@ -625,7 +631,9 @@ def _price_table(plan: Plan) -> Table:
         "read on": cited(lambda price: price.retrieved_on.isoformat()),
         "confidence": cited(lambda price: str(price.confidence)),
     }
-    cites = dict.fromkeys(f"{bought.sku}: {bought.price.source_url}" for bought in plan.bought if bought.price)
+    cites = dict.fromkeys(
+        f"{sku_words(bought.sku)}: {bought.price.source_url}" for bought in plan.bought if bought.price
+    )
     return Table.of("Prices", plan.bought, columns, "Sources: " + "; ".join(cites) if cites else "")
 
 
@@ -651,7 +659,7 @@ def _schedule_tables(plan: Plan, cost: CostBreakdown) -> list[Table]:
         "demand [requests/s]": lambda period: significant(period.demand_per_s),
         "served": lambda period: significant(period.served_per_s),
         "replicas on": lambda period: " + ".join(f"{count} x {name}" for name, count in period.replicas.items()),
-        "GPUs held": lambda period: " + ".join(f"{n:,.0f} x {sku}" for sku, n in period.gpus.items() if n),
+        "GPUs held": lambda period: " + ".join(f"{n:,.0f} × {sku_words(sku)}" for sku, n in period.gpus.items() if n),
         "USD/hour": lambda period: money(period.usd_per_hour),
     }
     flat = plan.flat_usd_per_hour
@@ -664,7 +672,7 @@ def _schedule_tables(plan: Plan, cost: CostBreakdown) -> list[Table]:
 
 def _rejection_table(plan: Plan) -> Table:
     columns = {
-        "SKU": lambda one: one.sku,
+        "SKU": lambda one: sku_words(one.sku),
         "mode": lambda one: str(one.mode),
         "why nothing is offered": lambda one: one.reason,
         "relax by": lambda one: f"{significant(one.ratio)} x" if math.isfinite(one.ratio) else "-",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from hardware_db import sku_words
 from planner.analysis import ALIKE, Finding, RunningFleet, RunningLatency, RunningQuantity, RunningTarget
 from planner.core import Columns, Report, Table, duration, percent, significant, unit, with_unit
 from planner.report.records import document
@@ -110,7 +111,7 @@ def step_time_lines(running: RunningFleet, alone: bool = True) -> tuple[str, ...
     fields = ", ".join(f"{name}: {value:g}" for name, value in steps.model_dump().items())
     told = f"plan with it, and with what was known before: --set 'measured_steps.{running.sku}={{{fields}}}'"
     return (
-        f"steps of {running.sku} take {slower}, by what was measured alone",
+        f"steps of {sku_words(running.sku)} take {slower}, by what was measured alone",
         f"{percent(1.0 - steps.steps_error)} of what was uncertain of them is settled, "
         f"{percent(1.0 - steps.first_token_error)} of a prompt that meets nobody",
         *([told] if alone else []),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hardware_db import sku_words
 from planner.analysis import Change, WhatIf, WhatIfSide
 from planner.core import Columns, Report, Table, significant
 from planner.fleet import CostBreakdown, TargetCheck
@@ -52,7 +53,7 @@ def _of_cost(cell: Callable[[CostBreakdown], str]) -> Callable[[WhatIfSide], str
 
 _SIDE_ROWS: Columns[WhatIfSide] = {
     "fleet": lambda side: side.outcome.fleet,
-    "GPUs": lambda side: ", ".join(f"{count} x {sku}" for sku, count in side.outcome.gpus.items()) or "-",
+    "GPUs": lambda side: ", ".join(f"{count:,} × {sku_words(sku)}" for sku, count in side.outcome.gpus.items()) or "-",
     **{name: _of_cost(cell) for name, cell in COST_COLUMNS.items()},
     "served [requests/s]": lambda side: significant(side.outcome.rate_per_s) if side.outcome.feasible else "-",
     "binding limits": lambda side: ", ".join(side.outcome.binding) or "-",

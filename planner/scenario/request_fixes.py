@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hardware_db import Dtype, HardwareDb, load_hardware
+from hardware_db import Dtype, HardwareDb, load_hardware, sku_words
 from planner.analysis import SmallestRelaxation
 from planner.core import InputError, number_of, significant, with_unit
 from planner.fleet import Plan, PlanRequest
@@ -448,9 +448,9 @@ def limit_in_words(field: str, limit: float, request: PlanRequest) -> str:
         _, name, unit = _SIMPLE[field]
         return f"at most {number_of(round(limit), 'SKU')}" if unit == "SKUs" else f"{name} of {quantity(limit, unit)}"
     if pin := _PIN.fullmatch(field):
-        return f"at least {limit:,.0f} x {pin[1]}"
+        return f"at least {limit:,.0f} × {sku_words(pin[1])}"
     if limited := _RESOURCE.fullmatch(field):
-        return f"at most {limit:,.0f} x {limited[1]}"
+        return f"at most {limit:,.0f} × {sku_words(limited[1])}"
     if field.startswith("slices["):
         name = field[len("slices[") :].partition("]")[0]
         of = f" of {name}" if len(request.all_services) > 1 or name != request.llm.id else ""

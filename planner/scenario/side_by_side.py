@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hardware_db import HardwareDb
+from hardware_db import HardwareDb, sku_words
 from planner.core import (
     HOURS_PER_MONTH,
     PLAN,
@@ -87,7 +87,7 @@ class PlanSide:
 
     @property
     def fleet(self) -> str:
-        """Its pools in words, e.g. ``7 x b200-sxm TP1 mixed``; empty without a fleet."""
+        """Its pools in words, e.g. ``7 × B200 SXM (7 mixed TP1)``; empty without a fleet."""
         return self.plan.summary if self.plan else ""
 
     @property
@@ -127,7 +127,7 @@ def _step_time_source(config: ReplicaConfig) -> str:
     fit = config.calibration
     if fit is None:
         return DATASHEET
-    return f"fitted on {fit.sku}" if fit.sku == config.sku.id else f"carried over from {fit.sku}"
+    return f"{'fitted on' if fit.sku == config.sku.id else 'carried over from'} {sku_words(fit.sku)}"
 
 
 def share_of_threshold(check: TargetCheck) -> float:
@@ -209,7 +209,7 @@ def sku_table(sides: Sequence[PlanSide], reference: PlanSide | None = None) -> T
 
     def fleet(side: PlanSide) -> str:
         is_bound = side.plan is None and side.usd_per_month is not None
-        return side.fleet.replace(f"{side.name} ", "") or (side.reason if is_bound else f"none: {side.reason}")
+        return side.fleet.replace(f" × {side.name} ", " ") or (side.reason if is_bound else f"none: {side.reason}")
 
     def usd_per_month(side: PlanSide) -> str:
         if side.usd_per_month is None:

@@ -88,6 +88,7 @@ from planner.serving.types import (
     Router,
     between_servers_bytes_per_s,
     encoder_gpus,
+    pool_words,
 )
 from planner.serving.uncertainty import (
     NORMAL_95,

@@ -147,7 +147,9 @@ def box_curve(
     boxes, reason = _boxes(model, sku, degrees, gpus, lengths, settings)
     if not boxes:
         fix = "see `planner fit` for degrees and formats that do"
-        raise InputError("box", f"{model.id} on {gpus} x {sku}", f"does not start: {reason}", fix)
+        raise InputError(
+            "box", f"{model.id} on {gpus} × {records.skus[sku].short_name}", f"does not start: {reason}", fix
+        )
     best = max(boxes, key=lambda box: _point(box, at).output_tokens_per_s)
     return BoxCurve(best.config, best.replicas, lengths, tuple(_point(best, count) for count in users))
 
@@ -307,8 +309,8 @@ def box_headline(box: BoxCurve, users: int) -> str:
     """
     point, config = box.at(users), box.config
     return (
-        f"{config.llm.id} in {format_words(config.llm, config.precision)} on {box.gpus} x {config.sku.id} "
-        f"({box.replicas} x TP{config.parallelism.tp}, {config.engine.name}), {users:,} users, "
+        f"{config.llm.id} in {format_words(config.llm, config.precision)} on {box.gpus} × {config.sku.short_name} "
+        f"({box.replicas} × TP{config.parallelism.tp}, {config.engine.name}), {users:,} users, "
         f"{box.lengths[0]:,}/{box.lengths[1]:,} tokens: "
         f"{point.output_tokens_per_s:,.0f} tokens/s, {point.output_tokens_per_s / box.gpus:,.0f} per GPU, "
         f"{point.tokens_per_s_per_user:,.1f} per user; TTFT {1e3 * point.ttft_s:,.0f} ms, "
@@ -327,7 +329,7 @@ def box_table(box: BoxCurve) -> Table:
     """
     note = "Output tokens; means of the steady part. Every user sends the next request when the last one is answered."
     return Table.of(
-        f"{box.config.label}, {number_of(box.replicas, 'replica')}",
+        f"{box.config.words}, {number_of(box.replicas, 'replica')}",
         box.points,
         {
             "users": lambda point: f"{point.users:,}",
@@ -386,7 +388,7 @@ def price_tables(prices: Sequence[TokenPrice], apis: Sequence[ApiPrice], lengths
     users = [point.users for point in prices[0].box.points] if prices else []
     rows = tuple(
         (
-            f"{one.box.gpus} x {one.box.config.sku.id}",
+            f"{one.box.gpus} × {one.box.config.sku.short_name}",
             *(significant(one.usd_per_million(point)) for point in one.box.points),
             money(one.price.usd_per_gpu_hour),
             f"{one.price.provider}, {one.price.retrieved_on}"

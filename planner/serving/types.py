@@ -104,6 +104,21 @@ class Pool(Frozen):
         return self.replicas * self.config.parallelism.gpus + self.encoders
 
 
+def pool_words(config: ReplicaConfig, role: Role, replicas: int) -> str:
+    """GPUs, and the replicas that they make: ``8 × H100 SXM (4 mixed TP2)``.
+
+    Args:
+        config: of a replica.
+        role: of the pool.
+        replicas: of the pool.
+
+    Returns:
+        The pool in words.
+    """
+    gpus = replicas * config.parallelism.gpus + encoder_gpus(config, replicas)
+    return f"{gpus:,} × {config.sku.short_name} ({replicas} {role} {config.split})"
+
+
 class Deployment(Frozen):
     """Pools that serve the same requests together."""
 
@@ -163,8 +178,8 @@ class Deployment(Frozen):
 
     @property
     def summary(self) -> str:
-        """E.g. ``4 x h100-sxm TP2 mixed``."""
-        return " + ".join(f"{pool.replicas} x {pool.config.label} {pool.role}" for pool in self.pools)
+        """GPUs, and the replicas that they make: ``8 × H100 SXM (4 mixed TP2)``."""
+        return " + ".join(pool_words(pool.config, pool.role, pool.replicas) for pool in self.pools)
 
     @property
     def kv_link_bytes_per_s(self) -> float:

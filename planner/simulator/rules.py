@@ -104,7 +104,7 @@ def _memory(config: ReplicaConfig) -> CacheLimits:
     longest = _piece_tokens(config)
     pieces = -(-longest // block)
     if pieces and pieces + room.sequence_blocks > room.kv_blocks:
-        bound = f"one piece is more than the {room.kv_capacity_tokens} tokens of KV of {config.label}"
+        bound = f"one piece is more than the {room.kv_capacity_tokens} tokens of KV of {config.words}"
         raise InputError("schedule.longest_tokens", longest, bound, "give a shorter one, or set kv to paged")
     return CacheLimits(
         blocks=room.kv_blocks,

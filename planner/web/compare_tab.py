@@ -7,6 +7,7 @@ from functools import partial
 
 import streamlit as st
 
+from hardware_db import sku_words
 from planner.core import money, number_of
 from planner.report import glossary
 from planner.scenario import (
@@ -61,12 +62,16 @@ def show_gpus(page: Page) -> None:
             bounds = {}
     is_plan = [sku for sku in skus if set(page.plan.gpus) == {sku}]
     exact = [sku for sku in skus if sku not in bounds and sku not in is_plan]
-    found = [bounded_side(sku, on_one_sku(page.request, sku), bound) for sku, bound in bounds.items() if sku in skus]
-    found += [PlanSide(sku, on_one_sku(page.request, sku), page.plan) for sku in is_plan]
+    found = [
+        bounded_side(sku_words(sku), on_one_sku(page.request, sku), bound)
+        for sku, bound in bounds.items()
+        if sku in skus
+    ]
+    found += [PlanSide(sku_words(sku), on_one_sku(page.request, sku), page.plan) for sku in is_plan]
     for number, sku in enumerate(exact, start=1):
         request, known = on_one_sku(page.request, sku), page.plan.corrections
-        compute = partial(planned_side, sku, request, page.hardware, corrections=known)
-        doing = f"Planning with {sku} only ({number} of {len(exact)})"
+        compute = partial(planned_side, sku_words(sku), request, page.hardware, corrections=known)
+        doing = f"Planning with {sku_words(sku)} only ({number} of {len(exact)})"
         found.append(compute_once(("on one sku", page.key, page.plan.simulated, sku), compute, doing))
     sides = cheapest_first(found)
     reference = PlanSide(PLAN, page.request, page.plan) if page.plan.feasible else None

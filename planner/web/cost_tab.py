@@ -7,6 +7,7 @@ from functools import partial
 
 import streamlit as st
 
+from hardware_db import sku_words
 from planner.analysis import (
     ApiBreakEven,
     ApiPrice,
@@ -106,7 +107,7 @@ def _cost_card(
 
 def _price_in_words(bought: BoughtGpus) -> str:
     terms = commitment_words(bought.purchase)
-    rate = f"{bought.sku} {money(bought.usd_per_gpu_hour)} USD/GPU-hour"
+    rate = f"{sku_words(bought.sku)} {money(bought.usd_per_gpu_hour)} USD/GPU-hour"
     price = bought.price
     if price is None:
         return f"{rate} ({terms}, given in the scenario)"
@@ -274,8 +275,8 @@ def _unpriced_in_words(page: Page, options: Sequence[PurchaseAlternative]) -> li
         without = [option.name for option in options if sku in option.unpriced]
         if without:
             lines.append(
-                f"No price of confidence {confidence} or above is listed for {sku}, which the plan uses, under: "
-                f"{', '.join(without)}. Fleets bought that way do without it."
+                f"No price of confidence {confidence} or above is listed for {sku_words(sku)}, which the plan uses, "
+                f"under: {', '.join(without)}. Fleets bought that way do without it."
             )
     return lines
 

@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 import planner
-from hardware_db import Calibration, Fact, GpuSku, Kind
+from hardware_db import Calibration, Fact, GpuSku, Kind, sku_words
 from planner.core import InputError, money, number_of, percent
 from planner.fleet import hardware_for
 from planner.scenario import QUANTITIES, Content, SkuQuantity, peak_quantities, shown_value, user_hardware
@@ -47,7 +47,7 @@ def own_hardware_list(page: Page) -> None:
         text = f"{sku.name} ({sku.id}): {entered_in_words(sku, page)}"
         _own_hardware_row(text, f"sku-{sku.id}", user_hardware.changes_without_sku, sku.id)
     for calibration in own.calibrations:
-        text = f"Calibration of {calibration.sku}: {calibration_in_words(calibration)}"
+        text = f"Calibration of {sku_words(calibration.sku)}: {calibration_in_words(calibration)}"
         name = f"calibration-{calibration.sku}"
         _own_hardware_row(text, name, user_hardware.changes_without_calibration, calibration.sku)
 
@@ -213,6 +213,8 @@ def upload_calibration(page: Page) -> None:
             calibration = user_hardware.calibration_of_json(content, name)
             stacks = ", ".join(other.stack for other in page.hardware.calibrations if other.sku == calibration.sku)
             replaced = f"It replaces {stacks}." if stacks else "There are no measurements on that GPU so far."
-            st.caption(components.plain(f"{calibration.sku}: {calibration_in_words(calibration)}. {replaced}"))
+            st.caption(
+                components.plain(f"{sku_words(calibration.sku)}: {calibration_in_words(calibration)}. {replaced}")
+            )
             if st.button("Use this calibration", key="own-calibration-use", type="primary"):
                 _apply_if_plannable(user_hardware.changes_with_calibration(session.content(), calibration))

@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from calibration import FITTED, HELD_OUT, METRICS, AccuracyRow, Likeness, accuracy, accuracy_rows, scoreboard
-from hardware_db import Calibration, Dtype, Fact, GpuSku, KernelFit
+from hardware_db import Calibration, Dtype, Fact, GpuSku, KernelFit, sku_words
 from planner.charts import Row
 from planner.charts import hardware as charts
 from planner.core import GIB, Columns, Table, number_of, percent, preset_rows, significant
@@ -75,13 +75,17 @@ def show_gpus(page: Page) -> None:
         rows, st.text_input("Find", key="gpu-find", placeholder="name, vendor, architecture, year")
     )
     if matching:
-        _data_frame(matching, GPU_COLUMNS, "gpus")
+        _data_frame([row | {"gpu": sku_words(row["gpu"])} for row in matching], GPU_COLUMNS, "gpus")
     else:
         st.info("No GPU has that in its name, vendor, architecture or year.")
     names = [row["gpu"] for row in rows]
     left, right = st.columns(2, vertical_alignment="bottom")
     sku = left.selectbox(
-        "Facts of", names, index=_first_index(names, _used_skus(page)), key=f"gpu-facts-{_used_skus(page)[0]}"
+        "Facts of",
+        names,
+        format_func=sku_words,
+        index=_first_index(names, _used_skus(page)),
+        key=f"gpu-facts-{_used_skus(page)[0]}",
     )
     formats = [dtype for dtype in FORMATS if any(row[str(dtype)] is not None for row in rows)]
     start = page.plan.request.precision.activations.arithmetic
@@ -175,7 +179,9 @@ def show_prices(page: Page) -> None:
     searched = [name for name in dict.fromkeys(page.request.search.skus) if name in skus]
     columns = st.columns([2, 1, 1])
     chosen = {
-        "sku": columns[0].multiselect("GPUs", skus, default=searched, key="prices-skus", placeholder="all"),
+        "sku": columns[0].multiselect(
+            "GPUs", skus, default=searched, format_func=sku_words, key="prices-skus", placeholder="all"
+        ),
         "provider": columns[1].multiselect(
             "Providers", sorted({price.provider for price in listed}), key="prices-providers", placeholder="all"
         ),
@@ -197,10 +203,10 @@ def show_prices(page: Page) -> None:
     components.chart(charts.price_chart(rows), rows, "Listed prices", "prices")
     own = page.request.prices.usd_per_gpu_hour
     if own:
-        own_prices = ", ".join(f"{sku} ${significant(usd, 4)}" for sku, usd in own.items())
+        own_prices = ", ".join(f"{sku_words(sku)} ${significant(usd, 4)}" for sku, usd in own.items())
         st.caption(components.plain(f"Your own prices per GPU-hour replace these: {own_prices}."))
     st.caption(f"{number_of(len(rows), 'price')}; ages are counted to {day.isoformat()}, the day of the plan.")
-    _data_frame(rows, PRICE_COLUMNS, "prices")
+    _data_frame([row | {"sku": sku_words(row["sku"])} for row in rows], PRICE_COLUMNS, "prices")
 
 
 # --- calibrations -----------------------------------------------------------------------------------------------------
@@ -213,10 +219,12 @@ def show_calibrations(page: Page) -> None:
         "of a related GPU. Add your own measurements under *Your own*."
     )
     components.table(calibration_table(page), "calibrations", FIT_HINTS)
-    names = {f"{calibration.sku}, {calibration.stack}": calibration for calibration in page.hardware.calibrations}
+    names = {
+        f"{sku_words(calibration.sku)}, {calibration.stack}": calibration for calibration in page.hardware.calibrations
+    }
     if not names:
         return
-    used = [f"{calibration.sku}, {calibration.stack}" for calibration in used_calibrations(page)]
+    used = [f"{sku_words(calibration.sku)}, {calibration.stack}" for calibration in used_calibrations(page)]
     chosen = st.selectbox("Kernels of", list(names), index=_first_index(list(names), used), key="calibration")
     components.table(kernel_table(names[chosen]), "calibration-kernels", FIT_HINTS, numbered_notes=True)
 
@@ -234,7 +242,7 @@ def calibration_table(page: Page) -> Table:
     """One row for each calibration."""
     used, own = used_calibrations(page), page.hardware.own.calibrations
     columns: Columns[Calibration] = {
-        "GPU": lambda one: one.sku,
+        "GPU": lambda one: sku_words(one.sku),
         "Stack": lambda one: one.stack,
         "Fitted on": lambda one: one.fitted_on.isoformat(),
         "Kernels": lambda one: f"{sum(not fit.measured_on for fit in one.kernels.values())} of {len(one.kernels)}",
@@ -265,7 +273,7 @@ KERNEL_COLUMNS: Columns[tuple[str, KernelFit]] = {
 def kernel_table(calibration: Calibration) -> Table:
     """One row for each kernel of a calibration."""
     note = f"Fitted on {calibration.fitted_on.isoformat()}. Source: {calibration.source}. {calibration.note}".strip()
-    title = f"Kernels of {calibration.sku}, {calibration.stack}"
+    title = f"Kernels of {sku_words(calibration.sku)}, {calibration.stack}"
     return Table.of(title, calibration.kernels.items(), KERNEL_COLUMNS, note)
 
 

@@ -18,6 +18,7 @@ from hardware_db import (
     area_names,
     load_hardware,
     regions_in,
+    sku_words,
     with_own_hardware,
 )
 from planner.core import InputError, PlannerError, money, number_of
@@ -78,7 +79,7 @@ def show() -> None:
     known = [*own, *sorted(hardware.skus, key=lambda sku: (sku not in listed, sku)), *chosen]
     st.multiselect(
         options=list(dict.fromkeys(known)),
-        format_func=lambda sku: sku if sku in listed or sku in own else f"{sku} (no listed price)",
+        format_func=lambda sku: sku_words(sku) + " (no listed price)" * (sku not in listed and sku not in own),
         **fields.bound("search.skus"),
     )
 
@@ -173,7 +174,7 @@ def _own_prices(hardware: HardwareDb, skus: list[str]) -> None:
     st.caption("USD per GPU and hour. Empty: the lowest listed price.")
     for sku in skus:
         st.number_input(
-            components.plain(sku),
+            components.plain(sku_words(sku)),
             value=None,
             min_value=0.01,
             step=0.05,
@@ -193,7 +194,9 @@ def owned_inputs(sku: str) -> None:
     owned = (session.value("prices.owned") or {}).get(sku)
     count = None if owned is None else owned["count"]
     bound = session.bind(f"owned-{sku}", count, partial(_owned_changes, sku, "count"))
-    st.number_input(components.plain(f"{sku} owned"), value=None, min_value=0, step=8, placeholder="none", **bound)
+    st.number_input(
+        components.plain(f"{sku_words(sku)} owned"), value=None, min_value=0, step=8, placeholder="none", **bound
+    )
     if owned is None:
         return
     columns = [*st.columns(3), *st.columns(3)]

@@ -8,6 +8,7 @@ from functools import partial
 
 import streamlit as st
 
+from hardware_db import sku_words
 from planner.analysis import EXACT_ESTIMATES
 from planner.charts import Row, latencies
 from planner.core import Metric, number_of, percent, share_with_error, significant, with_unit
@@ -184,12 +185,16 @@ def provenance(plan: Plan) -> str:
     for config in (pool.config for pool in plan.pools):
         fit = config.calibration
         if fit is None:
-            source = f"of {config.sku.id} at its datasheet roofline (assumed, uncalibrated)"
+            source = f"of {config.sku.short_name} at its datasheet roofline (assumed, uncalibrated)"
         else:
-            how = "fitted to measurements" if fit.sku == config.sku.id else f"borrowed from fits of {fit.sku} (assumed)"
+            how = (
+                "fitted to measurements"
+                if fit.sku == config.sku.id
+                else f"borrowed from fits of {sku_words(fit.sku)} (assumed)"
+            )
             if config.lenders:
                 how += f", in part of {', '.join(config.lenders)} (assumed)"
-            source = f"of {config.sku.id} {how} ({fit.stack}, {fit.fitted_on.isoformat()})"
+            source = f"of {config.sku.short_name} {how} ({fit.stack}, {fit.fitted_on.isoformat()})"
         sources.append(source)
     return " and ".join(dict.fromkeys(sources))
 
@@ -314,7 +319,7 @@ def _long_prompt(planned: PlannedDeployment, key: tuple[object, ...]) -> None:
     if planned.surviving.is_disaggregated:
         st.markdown(
             components.plain(
-                f"Here prompts run on a pool of their own, so answers on {pool.config.label} never wait for one. "
+                f"Here prompts run on a pool of their own, so answers on {pool.config.words} never wait for one. "
                 "Below is what would happen if its replicas processed prompts too."
             )
         )
@@ -333,7 +338,7 @@ def _long_prompt(planned: PlannedDeployment, key: tuple[object, ...]) -> None:
     )
     outcomes = latencies.long_prompt_outcomes(rows)
     st.markdown(components.plain(long_prompt_in_words(outcomes, prompt, running)))
-    subject = f"{prompt:,} tokens join {number_of(running, 'running answer')} on one replica of {pool.config.label}"
+    subject = f"{prompt:,} tokens join {number_of(running, 'running answer')} on one replica of {pool.config.words}"
     picture = latencies.long_prompt_chart(rows, planned.slo, subject)
     picture = picture.properties(height=PROMPT_HEIGHT_PX)
     components.chart(picture, rows, "Gaps when a long prompt arrives", "latency-prompt")

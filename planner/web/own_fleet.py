@@ -8,7 +8,7 @@ from functools import partial
 
 import streamlit as st
 
-from hardware_db import HardwareDb
+from hardware_db import HardwareDb, sku_words
 from planner.charts import fleets
 from planner.core import PlannerError, money, percent, significant
 from planner.fleet import DEFAULT_RUNNING, DEFAULT_TOKENS, PlanRequest, Progress, deployment_in_words, plan_of_given
@@ -86,7 +86,9 @@ def _pool_inputs(page: Page, role: Role) -> OwnPool:
     choices = list(dict.fromkeys((split, *SPLITS)))
     key, name = f"own-fleet-{role.value}", "" if role is Role.MIXED else f"{role.value.capitalize()}: "
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        chosen_sku = st.selectbox(f"{name}GPU", skus, index=skus.index(sku), key=f"{key}-sku", width=200)
+        chosen_sku = st.selectbox(
+            f"{name}GPU", skus, index=skus.index(sku), format_func=sku_words, key=f"{key}-sku", width=200
+        )
         chosen_split = st.selectbox(
             "Split of a replica", choices, key=f"{key}-split", width=150, help=SPLIT_HELP, accept_new_options=True
         )

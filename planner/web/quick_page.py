@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from hardware_db import load_hardware, usual_price
+from hardware_db import load_hardware, sku_words, usual_price
 from planner.charts import box_chart
 from planner.core import significant
 from planner.engine import USUAL_CONTEXT_TOKENS, fit_gpus, fit_headline, fit_table
@@ -67,7 +67,7 @@ def _fits() -> None:
         context = _count(
             "Tokens of a request", min(USUAL_CONTEXT_TOKENS, load_llm(llm).max_context_tokens), MOST_TOKENS
         )
-        sku = st.selectbox("GPU", skus, key="quick-fit-gpu", width=200)
+        sku = st.selectbox("GPU", skus, format_func=sku_words, key="quick-fit-gpu", width=200)
     only = "" if sku == skus[0] else sku
     fits = fit_gpus(llm, context, [only] if only else [], hardware=load_hardware())
     st.markdown(components.plain(fit_headline(load_llm(llm), fits)))
@@ -79,13 +79,13 @@ def _server() -> None:
     skus = list(load_hardware().skus)
     with st.container(horizontal=True):
         llm = _model()
-        sku = st.selectbox("GPU", skus, skus.index("h100-sxm"), key="quick-box-gpu", width=200)
+        sku = st.selectbox("GPU", skus, skus.index("h100-sxm"), format_func=sku_words, key="quick-box-gpu", width=200)
         gpus, users, lengths = _count("GPUs", 8, 8, 110), _count("Users at the same time", 64, 256, 180), _lengths()
     curve = sorted({*USERS, users})
     found = box_curve(llm, sku, gpus=gpus, lengths=lengths, users=curve, at=users, hardware=load_hardware())
     st.markdown(components.plain(box_headline(found, users)))
     points = box_record(found)["points"]
-    components.chart(box_chart(points, f"{llm} on {gpus} x {sku}"), points, "One server", "quick-box")
+    components.chart(box_chart(points, f"{llm} on {gpus} × {sku_words(sku)}"), points, "One server", "quick-box")
     components.table(box_table(found), "quick-box-table")
     _on_to_a_plan(llm, found.at(users).requests_per_s, lengths, sku)
 
@@ -100,7 +100,7 @@ def _price() -> None:
         st.info(f"{llm} fits on no server with a price and measured step times.")
         return
     best = found[0]
-    said = f"From {significant(best.least_usd)} USD per million output tokens, on {best.box.config.sku.id}."
+    said = f"From {significant(best.least_usd)} USD per million output tokens, on {best.box.config.sku.short_name}."
     st.markdown(components.plain(said))
     components.tables(price_tables(found, api_prices_of(llm, date.today()), lengths), "quick-prices")
     _on_to_a_plan(llm, best.box.points[-1].requests_per_s, lengths)

@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 from calibration import StartupLog, log_table, memory_of_log, read_startup_log
-from hardware_db import HardwareDb
+from hardware_db import HardwareDb, sku_words
 from planner.charts import server_memory_chart, server_memory_rows
 from planner.core import PlannerError, Table, percent, rebuilt
 from planner.engine import (
@@ -197,7 +197,7 @@ def _choose(server: ShownServer, keys: Mapping[str, str]) -> tuple[ShownServer, 
         sku = st.selectbox(
             **fields.widget("roofline-memory-gpu-of-the-server", key=keys["sku"]),
             options=server.skus,
-            format_func=lambda name: f"{name}{planned}" if name == server.skus[0] else name,
+            format_func=lambda name: f"{sku_words(name)}{planned if name == server.skus[0] else ''}",
             width=GPU_WIDTH_PX,
         )
         place = st.selectbox(
@@ -258,9 +258,9 @@ def _show_found(found: StartUp, at_tokens: int, keys: Mapping[str, str]) -> None
     rows = server_memory_rows(memory_parts(found), found.seen_bytes)
     config = found.replica
     picture = server_memory_chart(
-        rows, f"{config.llm.id} on {config.label}{'' if found.starts else ': does not start'}."
+        rows, f"{config.llm.id} on {config.words}{'' if found.starts else ': does not start'}."
     )
-    components.chart(picture, rows, f"Memory of one GPU of {config.label}", "memory-picture")
+    components.chart(picture, rows, f"Memory of one GPU of {config.words}", "memory-picture")
     # Without the bars of the terminal, which the picture draws.
     bare = components.with_columns(parts, lambda place: bool(parts.columns[place]))
     components.table(bare, "memory-parts", HINTS)
@@ -353,4 +353,4 @@ def log_words(name: str, said: StartupLog, found: StartUp) -> str:
     model = f" with {said.model}" if said.model else ""
     config = found.replica
     ended = f" {said.reason}" if said.reason else ""
-    return f"{name}: {of}{model}. Predicted: {config.llm.id} on {config.label}, in the format chosen above.{ended}"
+    return f"{name}: {of}{model}. Predicted: {config.llm.id} on {config.words}, in the format chosen above.{ended}"

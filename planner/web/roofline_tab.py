@@ -7,6 +7,7 @@ from operator import itemgetter
 
 import streamlit as st
 
+from hardware_db import sku_words
 from planner.charts import PlannedPool, Row, reasons, replicas, rooflines, steps
 from planner.core import Columns, Table, number_of, percent, rough_share, significant
 from planner.engine import ReplicaConfig
@@ -150,19 +151,19 @@ def _show_steps(model: PoolModel, chosen: PlannedPool, running: float, best: str
     components.bullets([*verdict(model, by_step, running), *([best] if best else [])])
     components.metric_cards(_metric_cards(model, running), "roofline")
     for number, (name, rows) in enumerate(by_step.items()):
-        parts = f"Parts of a {steps.step_phrase(name)} on {config.label}"
+        parts = f"Parts of a {steps.step_phrase(name)} on {config.words}"
         with st.expander(components.plain(parts), expanded=number == 0):
-            components.chart(steps.step_chart(rows, name, config.label), rows, parts, f"roofline-step-{number}")
+            components.chart(steps.step_chart(rows, name, config.words), rows, parts, f"roofline-step-{number}")
     points = rooflines.roofline_rows(config, shapes)
     components.chart(
-        rooflines.roofline(config, shapes), points, f"Operators on the roof of {config.label}", "roofline-points"
+        rooflines.roofline(config, shapes), points, f"Operators on the roof of {config.words}", "roofline-points"
     )
     sweep = steps.batch_rows(model, running)
     planned = chosen.running if config.sku.id == chosen.pool.config.sku.id else 0.0
     marks = steps.batch_marks(model, planned, running)
-    name = f"Batch sweep of {config.label}"
-    times = steps.batch_time_chart(sweep, marks, config.label, role, chosen.planned.slo)
-    tokens = steps.batch_throughput_chart(sweep, marks, config.label, role)
+    name = f"Batch sweep of {config.words}"
+    times = steps.batch_time_chart(sweep, marks, config.words, role, chosen.planned.slo)
+    tokens = steps.batch_throughput_chart(sweep, marks, config.words, role)
     with st.expander("Time and tokens at every batch"):
         components.chart(times, sweep, name, "roofline-batch-time")
         components.chart(tokens, sweep, f"{name}, tokens", "roofline-batch-tokens")
@@ -180,7 +181,7 @@ def verdict(model: PoolModel, by_step: Mapping[str, Sequence[Row]], running: flo
     for name, rows in by_step.items():
         bound = next(iter(steps.bound_shares(rows)))
         meaning = reasons.BOUND_MEANINGS[bound]
-        lines.append(f"On {model.pool.config.label} {waiting_in_words(name, rows)}: {meaning}.")
+        lines.append(f"On {model.pool.config.words} {waiting_in_words(name, rows)}: {meaning}.")
     if model.pool.role is Role.PREFILL:
         return lines
     now, twice = steps.decode_row(model, running), steps.decode_row(model, 2.0 * running)
@@ -214,10 +215,12 @@ def gpu_verdict(rows: Sequence[Row], own: str, role: Role) -> str:
     if mine is None or best is None or len(rows) == 1:
         return ""
     if best is mine:
-        return f"No other GPU of the search has a shorter {step} than {own} (prices aside)."
+        return f"No other GPU of the search has a shorter {step} than {sku_words(own)} (prices aside)."
     saved = 1.0 - best[field] / mine[field]
-    text = f"Of the GPUs of the search {best['sku']} has the shortest {step}: {significant(best[field])} ms, "
-    return f"{text}{percent(saved)} less than {own} (prices aside)."
+    text = (
+        f"Of the GPUs of the search {sku_words(best['sku'])} has the shortest {step}: {significant(best[field])} ms, "
+    )
+    return f"{text}{percent(saved)} less than {sku_words(own)} (prices aside)."
 
 
 def _metric_cards(model: PoolModel, running: float) -> list[MetricCard]:
@@ -292,7 +295,7 @@ def _show_roofs(chosen: PlannedPool, fitted: Sequence[PoolOnSku], rows: Sequence
     if len(models) < 2:
         return
     own = chosen.pool.config.sku.id
-    names = {sku: f"{sku} (planned)" if sku == own else sku for sku in models}
+    names = {sku: sku_words(sku) + " (planned)" * (sku == own) for sku in models}
     configs = {names[sku]: model.pool.config for sku, model in models.items()}
     points = {
         names[sku]: rooflines.roofline_rows(model.pool.config, rooflines.steps_of(model.pool, running, model.costs))
@@ -325,7 +328,7 @@ def sku_table(rows: Sequence[Row], own: ReplicaConfig, role: Role, running: floa
     for row in rows:
         low, high, fits = row["low_ms"], row["high_ms"], row["waits_for"] is not None
         shown = {
-            "GPU": f"{row['sku']} (planned)" if row["sku"] == own.sku.id else row["sku"],
+            "GPU": sku_words(row["sku"]) + " (planned)" * (row["sku"] == own.sku.id),
             "Decode step [ms]": _number_cell(row["decode_ms"]),
             "90 % interval [ms]": interval_text(low, high) if fits and has_width(low, high) else "-",
             "Prefill step [ms]": _number_cell(row["prefill_ms"]),
@@ -335,7 +338,7 @@ def sku_table(rows: Sequence[Row], own: ReplicaConfig, role: Role, running: floa
             "Kernel times": row["timed_by"] if fits else "does not fit",
         }
         cells.append(tuple(shown[name] for name in columns))
-        note += f" {row['sku']} does not fit: {_reason_alone(row['reason'])}." if row["reason"] else ""
+        note += f" {sku_words(row['sku'])} does not fit: {_reason_alone(row['reason'])}." if row["reason"] else ""
     what = f"a decode step of {number_of(round(running), 'request')}" if role is not Role.PREFILL else "a prefill step"
     return Table(f"The same {own.parallelism.label} replica on every GPU: {what}", columns, tuple(cells), note)
 
@@ -347,7 +350,7 @@ def _number_cell(value: float | None) -> str:
 def ridge_table(rows: Sequence[Row]) -> Table:
     """Rows of `rooflines.ridge_rows` as a table."""
     columns: Columns[Row] = {
-        "GPU": itemgetter("sku"),
+        "GPU": lambda row: sku_words(row["sku"]),
         "Number format": itemgetter("dtype"),
         "Weights stored as": itemgetter("weights"),
         "Peak [TFLOP/s]": lambda row: significant(row["peak_flops_per_s"] / 1e12, 4),

@@ -11,6 +11,7 @@ from typing import Any
 
 import streamlit as st
 
+from hardware_db import sku_words
 from planner.analysis import PlanMeasure, WhatIf, WhatIfSide, gain, outcome_of
 from planner.core import PlannerError, Table, change, money, percent, significant
 from planner.fleet import Plan
@@ -176,8 +177,9 @@ def _price_knobs(page: Page) -> tuple[Knob, ...]:
         given = page.content["prices"]["usd_per_gpu_hour"]
         return {"prices.usd_per_gpu_hour": {**given, **{sku: _rounded(factor * usd) for sku, usd in prices.items()}}}
 
-    hint = f"Price of a GPU-hour of the SKUs in use ({', '.join(prices)}); a given price replaces all listed ones."
-    return (Knob("price", f"Price of {' and '.join(prices)} per GPU-hour", text, changes, hint),)
+    names = [sku_words(sku) for sku in prices]
+    hint = f"Price of a GPU-hour of the SKUs in use ({', '.join(names)}); a given price replaces all listed ones."
+    return (Knob("price", f"Price of {' and '.join(names)} per GPU-hour", text, changes, hint),)
 
 
 def _length_knobs(page: Page) -> tuple[Knob, ...]:

@@ -144,8 +144,8 @@ def test_gpus_of_ones_own_are_told_apart_from_rented_ones() -> None:
     assert f" at {seller} for $" in headline.short_headline(found)
     second = replace(bought, sku="l40s", gpus=(3.0,))
     both = replace(some, bought=(*some.bought, second))
-    words = headline.own_words(both, lambda sku, count: f"{count} x {sku}")
-    assert words == f"16 x h100-sxm of your own, {total - 16} x h100-sxm + 3 x l40s rented at {seller}"
+    words = headline.own_words(both)
+    assert words == f"16 × H100 SXM of your own, {total - 16} × H100 SXM + 3 × L40S rented at {seller}"
 
 
 def test_estimated_headroom_is_where_the_first_target_breaks_with_step_times_as_estimated() -> None:

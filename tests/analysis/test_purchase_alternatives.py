@@ -90,7 +90,7 @@ def test_an_offer_costs_what_a_plan_with_those_commitments_costs_and_gpus_times_
         price.usd_per_gpu_hour for price in HARDWARE.prices if (price.sku, price.commitment) == ("h100-sxm", "reserved")
     ]
     assert offer.usd_per_month == pytest.approx(flat.gpus["h100-sxm"] * listed * 730.0)
-    assert offer.fleet == f"{flat.gpus['h100-sxm']} x h100-sxm"
+    assert offer.fleet == f"{flat.gpus['h100-sxm']} × H100 SXM"
 
 
 def test_spot_without_terms_says_what_is_missing_and_headroom_grows_with_interruptions() -> None:

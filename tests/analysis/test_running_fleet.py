@@ -133,7 +133,7 @@ def test_slower_steps_are_the_reason_where_they_are_the_truth_and_are_recovered(
     assert fleet.steps_factor == pytest.approx(1.25, rel=0.04)
     assert fleet.measured_steps is not None
     assert fleet.measured_steps.steps > 1.0 and fleet.measured_steps.steps_error < 0.6
-    assert f"steps of {CONFIG.sku.id} take" in report.step_time_lines(fleet)[0]
+    assert f"steps of {CONFIG.sku.short_name} take" in report.step_time_lines(fleet)[0]
     is_far_off = fleet.measured_steps.steps >= FAR_OFF
     assert is_far_off is any("look first at engine flags" in note for note in fleet.notes)
     assert list(learned_steps([fleet]).values()) == [fleet.measured_steps], "one model teaches what it does alone"

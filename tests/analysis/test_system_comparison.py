@@ -196,7 +196,7 @@ def test_tables_hold_every_system_that_applies(compared: Comparison) -> None:
     for title, table in shown.items():
         assert [row[0] for row in table.rows] == list(NAMES if title == "Systems" else NAMES[:-1])
     assert comparison.left_out(compared)[0].startswith("mtp: ")
-    assert "2 x h100-sxm TP1 mixed under 16 requests/s" in comparison.headline(compared)
+    assert "2 × H100 SXM (2 mixed TP1) under 16 requests/s" in comparison.headline(compared)
     assert "Requests within all targets, by arrival rate" in shown
     notes = compared.assumptions  # each with the systems it is about unless it is all
     assert "orca, vllm: theory: prompts are split over steps, though the engine keeps them whole" in notes

@@ -11,7 +11,7 @@ from statistics import NormalDist, mean
 
 import pytest
 
-from hardware_db import HardwareDb
+from hardware_db import HardwareDb, sku_words
 from planner.analysis import (
     Explanation,
     MeasurementValue,
@@ -175,7 +175,7 @@ class TestMeasuring:
         assert replanner.solves == 1
         assert not any(value.calibrated for value in found.measurements)
         (line,) = [one for one in sentences(found) if "calibrated" in one]
-        assert H100 in line and A100 in line
+        assert sku_words(H100) in line and sku_words(A100) in line
 
     def test_what_counts_as_measured_is_not_measured_again(self) -> None:
         assert [one.sku for one in values_of(continuous, rebuilt(KNOWN, measured_steps=came_out(H100, 0.3)))] == [A100]
@@ -190,7 +190,7 @@ class TestMeasuring:
         lines = " ".join(said(planner, PlanQuestion.MEASURE))
         (value, *_) = values_of(planner)
         assert value.usd_per_month is not None and value.settled_by is Measuring.KERNELS
-        assert f"Measuring h100-sxm is worth {value.usd_per_month:,.0f} USD/month to this decision" in lines
+        assert f"Measuring H100 SXM is worth {value.usd_per_month:,.0f} USD/month to this decision" in lines
         assert "with probability 1.00" in lines
         now = 30.0 * math.exp(0.2 * NormalDist().inv_cdf(0.9))
         below = [30.0 * math.exp(0.2 * NormalDist().inv_cdf(quantile)) for quantile in QUANTILES[:-1]]  # 0.93 is dearer
@@ -198,7 +198,7 @@ class TestMeasuring:
         assert value.saving == pytest.approx(1.0 - mean(below) / now)
         assert f"makes it {100 * value.saving:.0f} % cheaper with probability 0.86" in lines
         assert "python -m calibration run --out my-gpu.json" in lines
-        assert f"Measuring would change nothing: {A100}." in lines
+        assert f"Measuring would change nothing: {sku_words(A100)}." in lines
 
     def test_a_model_that_is_less_certain_than_its_kernels_is_benchmarked(self) -> None:
         """Where the time to a first token decides: models differ by more in it than kernels of a measured GPU."""

@@ -39,7 +39,7 @@ def test_what_is_known_of_kernels_follows_the_calibrations() -> None:
     bare = HARDWARE.model_copy(update={"calibrations": ()})
     assert charts.knowledge(bare, "h100-sxm", "vllm") == (charts.DATASHEET, "")
     kind, source = charts.knowledge(HARDWARE, "mi300x", "vllm")
-    assert kind == charts.PARTLY and source.startswith("mi300x, vllm")
+    assert kind == charts.PARTLY and source.startswith("MI300X, vllm")
     assert charts.knowledge(HARDWARE, "h100-pcie", "vllm")[0] == charts.BORROWED
 
 

@@ -184,7 +184,7 @@ def test_every_operator_says_where_its_time_comes_from() -> None:
             own,
             f"{own.calibration.stack}, gemm/bf16: {100 * fit.median_error:.0f} % median error on {fit.held_out:,} held",
         ),
-        (calibrated(sku="h100-pcie"), "not measured on h100-pcie: shares of peak of h"),
+        (calibrated(sku="h100-pcie"), "not measured on H100 PCIe: shares of peak of H"),
         (calibrated(sku="h100-sxm", precision=int4), "in place of gemm/int4_wo"),
     ):
         assert words in by_operator(rooflines.roofline_rows(config, {"decode": SHAPES["decode"]}))["QKV"]["timed_by"]

@@ -153,7 +153,7 @@ def test_infeasible_is_exit_3_with_the_diagnosis(scenario: str, tmp_path: Path, 
 @pytest.mark.parametrize(("command", "method"), [("evaluate", "analytic"), ("evaluate --simulate", "simulated")])
 def test_evaluate_and_simulate_answer_alike(command: str, method: str) -> None:
     words = (*command.split(), *GIVEN, *(("--requests", "300", "--seed", "1") if "--" in command else ()))
-    assert "1 replica of h100-sxm TP1 (mixed) under 5 requests/s of llama-3.1-8b" in flat(*words)
+    assert "1 replica of H100 SXM TP1 (mixed) under 5 requests/s of llama-3.1-8b" in flat(*words)
     found = data(*words)
     assert found["performance"]["method"] == method
     assert found["workload"]["input_tokens"]["mean"] == 1000
@@ -325,7 +325,7 @@ def test_compare_takes_a_scenario_with_its_targets_or_its_fleet(scenario: str, t
     """Its fleet is planned where no GPU is named, and has to be there."""
     shown = flat("compare", scenario, "--sku", "h100-sxm", "--policies", "sarathi", "--theory", "--rates", "5,20")
     assert "goodput" in shown and "by arrival rate" in shown
-    assert "x h100-sxm TP1 mixed" in flat("compare", scenario, "--systems", "engine", "--theory")
+    assert "× H100 SXM (1 mixed TP1)" in flat("compare", scenario, "--systems", "engine", "--theory")
     none = written(tmp_path / "none.yaml", {**SMALL_SCENARIO, "limits": {"gpus": {"h100-sxm": 0}}})
     done = run("compare", none, "--systems", "engine")
     assert (done.exit_code, done.stdout.startswith("No fleet serves")) == (3, True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import planner
+from hardware_db import sku_words
 from planner.core import json_text
 from planner.engine import fit_record
 from planner.llm import load_llm
@@ -53,7 +54,7 @@ def test_price_names_the_cheapest_gpu_first_beside_apis() -> None:
     least = [min(one["usd_per_million_output_tokens"]) for one in found["servers"]]
     assert len(least) > 5 and least == sorted(least)
     assert found["apis"] and all(api["llm"] == "llama-3.1-8b" for api in found["apis"])
-    assert f"on {found['servers'][0]['sku']}" in flat("price", "llama-3.1-8b")
+    assert f"on {sku_words(found['servers'][0]['sku'])}" in flat("price", "llama-3.1-8b")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_bad_input_is_one_line(words: tuple[str, ...], field: str, said: str) ->
 def test_a_plan_needs_no_file() -> None:
     few = ("--gpus", "h100", "--set", "search.tp=[2]", "--set", "workload.drift=none", "-q")
     said = flat("plan", "--llm", "qwen3-32b", "--rate", "3", "--lengths", "1500/400", *few)
-    assert "qwen3-32b at 3 requests/s" in said and "h100-sxm" in said
+    assert "qwen3-32b at 3 requests/s" in said and "H100 SXM" in said
 
 
 @pytest.mark.parametrize(

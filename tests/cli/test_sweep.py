@@ -56,7 +56,7 @@ def test_it_shows_a_table_and_writes_json(scenario: str, tmp_path: Path) -> None
     done = run("sweep", scenario, "--over", f"{TPOT}=0.05,{NEVER}", "--json", out, "--alternatives")
     assert done.exit_code == 0
     first, *lines = done.stdout.splitlines()
-    assert first.startswith("small: 2 points, 1 with a fleet; the cheapest is 1 x h100-sxm TP1 mixed")
+    assert first.startswith("small: 2 points, 1 with a fleet; the cheapest is 1 × H100 SXM (1 mixed TP1)")
     assert max(map(len, lines)) <= 100
     points = json.loads(out.read_text(encoding="utf-8"))["points"]
     assert [point["status"] for point in points] == ["optimal", "infeasible"]

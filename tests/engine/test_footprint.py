@@ -213,7 +213,7 @@ class TestUncertainty:
         assert start_probability(TIGHT, footprint, sure + 1) < START_PROBABILITY
         require_room(TIGHT, sure, surely=True)
         require_room(TIGHT, sure + 1)
-        with pytest.raises(InputError, match=re.escape(f"in the {sure} tokens of KV of h100-sxm TP1, 99% sure")):
+        with pytest.raises(InputError, match=re.escape(f"in the {sure} tokens of KV of H100 SXM TP1, 99% sure")):
             require_room(TIGHT, sure + 1, surely=True)
 
 

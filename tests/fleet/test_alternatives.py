@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hardware_db import sku_words
 from planner.fleet import Alternative, Plan, alternatives, plan
 from planner.scenario import load_scenario
 from tests.builders import ONE_GPU_REPLICAS
@@ -155,7 +156,7 @@ def test_an_alternative_of_a_mode_is_the_fleet_that_a_plan_of_that_mode_is() -> 
     assert alone.cost is not None and not pairs.is_bound
     assert pairs.usd_per_hour == pytest.approx(alone.cost.usd_per_hour)
     (sku,) = alone.gpus
-    assert pairs.summary.count(sku) == 2 and " + " in pairs.summary
+    assert pairs.summary.count(sku_words(sku)) == 2 and " + " in pairs.summary
 
 
 def test_an_alternative_that_takes_too_many_rounds_is_a_bound_that_names_no_fleet(

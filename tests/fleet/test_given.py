@@ -116,7 +116,7 @@ def test_encoders_are_bought_with_their_pool() -> None:
     assert given.cost is not None and plain.cost is not None
     assert given.cost.usd_per_hour == pytest.approx(plain.cost.usd_per_hour)
     assert any("on GPUs of its own" in note for note in given.assumptions)
-    assert given.summary == "3 x h100-sxm TP1 E0.5 mixed"
+    assert given.summary == "5 × H100 SXM (3 mixed TP1 E0.5)"
 
 
 # --- in words ---------------------------------------------------------------------------------------------------------
@@ -131,8 +131,10 @@ def test_encoders_are_bought_with_their_pool() -> None:
         "2 x gb200-nvl72 TP16 DCP2 mixed",
     ],
 )
-def test_fleets_are_read_as_plans_name_them(words: str) -> None:
-    assert deployment_in_words(words, REQUEST, HARDWARE).summary == words
+def test_fleets_are_read_as_typed_and_as_plans_name_them(words: str) -> None:
+    read = deployment_in_words(words, REQUEST, HARDWARE)
+    assert " + ".join(f"{pool.replicas} x {pool.config.label} {pool.role}" for pool in read.pools) == words
+    assert deployment_in_words(read.summary, REQUEST, HARDWARE) == read
 
 
 def test_limits_of_a_replica_are_read_and_have_defaults() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import planner
+from hardware_db import sku_id, sku_words
 from planner.core import Metric, Table, money, rebuilt, significant
 from planner.engine import images_s
 from planner.fleet import Plan
@@ -132,7 +133,7 @@ def test_alternatives_show_their_distance_from_the_plan(plan: Plan) -> None:
     assert plan.cost is not None
     rows = _rows(_table(plan, ALTERNATIVES))
     others = {"narrower formats", "mixed", "disaggregated", "sglang", "tensorrt-llm"}
-    assert {row["only"] for row in rows} == {*PRICES, *others}
+    assert {row["only"] for row in rows} == {*map(sku_words, PRICES), *others}
     for row in rows:
         if row["USD/hour"] == "-":
             continue
@@ -204,7 +205,7 @@ def test_constraints_show_slack_and_dual_and_prices_where_they_are_from(plan: Pl
     assert rows[0]["used and limit"] == f"{RATE:g} >= {RATE:g}"
     assert _number(rows[0]["dual"]) > 0.0
     for row in _rows(_table(plan, "Prices")):
-        assert row["provider"] == "own price" and _number(row["USD/GPU-hour"]) == PRICES[row["SKU"]]
+        assert row["provider"] == "own price" and _number(row["USD/GPU-hour"]) == PRICES[sku_id(row["SKU"])]
     assert "given in the request" in _table(plan, "Prices").note
 
 
@@ -217,7 +218,7 @@ def test_headline_is_one_sentence_with_the_answer(plan: Plan) -> None:
         assert part in line
     for planned in plan.deployments:
         for pool in planned.deployment.pools:
-            assert f"{pool.gpus} x {pool.config.sku.id}" in line
+            assert f"{pool.gpus} × {pool.config.sku.short_name}" in line
     request = plan.request.model_copy(update={"workload": plan.request.workload.at_rate(2 * RATE)})
     assert "30 of 60 requests/s" in report.headline(dataclasses.replace(plan, request=request))
 
@@ -227,8 +228,10 @@ def test_infeasible_plan_names_the_nearest_miss_and_every_rejection(impossible: 
     assert report.headline(impossible).startswith("No fleet serves llama-3.1-8b at 30 requests/s: nearest: ")
     assert [table.title for table in report.tables(impossible)] == ["Request", "Rejected"]
     rows = _rows(_table(impossible, "Rejected"))
-    assert {(row["SKU"], row["mode"]) for row in rows} == {(s, m) for s in PRICES for m in ("mixed", "disaggregated")}
-    h100 = next(row for row in rows if row["SKU"] == "h100-sxm")
+    assert {(row["SKU"], row["mode"]) for row in rows} == {
+        (sku_words(s), m) for s in PRICES for m in ("mixed", "disaggregated")
+    }
+    h100 = next(row for row in rows if row["SKU"] == "H100 SXM")
     assert _number(h100["relax by"]) > 4.8  # 1 ms against 4.8 ms, before any prompt is computed
     (nearest,) = report.diagnosis(impossible)
     assert nearest.startswith("nearest: ")
@@ -265,7 +268,7 @@ def test_request_table_says_what_images_are() -> None:
     assert (
         f"1.50 a request on average, of 1024x1024 pixels: {mean_tokens:,.0f} image tokens a request" in rows["images"]
     )
-    shown_ms = float(re.search(r"encoder ([0-9.]+) ms on h100-sxm TP1", rows["images"])[1])  # type: ignore[index]
+    shown_ms = float(re.search(r"encoder ([0-9.]+) ms on H100 SXM TP1", rows["images"])[1])  # type: ignore[index]
     assert 1.0 < shown_ms / (1e3 * encoder_s) < 1.6  # one image or two, encoded together
 
 

@@ -60,7 +60,7 @@ def _rows(plan: Plan, title: str) -> list[tuple[str, ...]]:
 
 def test_alternatives_are_the_cheapest_other_fleets_each_once(crowded: Plan) -> None:
     rows = _rows(crowded, "Alternatives")
-    assert [row[0] for row in rows] == ["a100", "h200", "l40s"]
+    assert [row[0] for row in rows] == ["a100", "h200", "L40S"]
     assert len(rows) == ALTERNATIVES
     assert not _rows(replace(crowded, alternatives=crowded.alternatives[:1]), "Alternatives")
 

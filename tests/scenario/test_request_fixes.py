@@ -159,7 +159,7 @@ def test_rounding_up_never_goes_below_and_at_most_one_step_above() -> None:
 def test_limits_are_said_in_words() -> None:
     request = planner.load_scenario(content_of([]))
     assert limit_in_words("budget_usd_per_hour", 5.0, request) == "the budget of 5.00 USD/h"
-    assert limit_in_words("resources[h100-sxm].at_most", 2.0, request) == "at most 2 x h100-sxm"
+    assert limit_in_words("resources[h100-sxm].at_most", 2.0, request) == "at most 2 × H100 SXM"
     assert limit_in_words("slices[llama-3.3-70b-instruct].demand_per_s", 40.0, request).startswith("the demand of 40 ")
 
 

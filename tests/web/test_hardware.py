@@ -11,7 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import planner
-from hardware_db import Fact, OwnHardware, load_hardware, select_price, with_own_hardware
+from hardware_db import Fact, OwnHardware, load_hardware, select_price, sku_words, with_own_hardware
 from planner.fleet import hardware_for
 from planner.scenario import user_hardware
 from planner.web import hardware_tab
@@ -36,9 +36,9 @@ def test_gpus_are_all_there_with_definitions_facts_and_sources() -> None:
     """Rows of facts are even: a remark of three lines in the first row made it five times as high as the next."""
     app = tab()
     frame, text = app.dataframe[0].value, said(app)
-    assert set(frame["gpu"]) == set(HARDWARE.skus)
-    assert frame["gpu"].iloc[0] == "h100-sxm"  # what is searched comes first
-    assert frame.set_index("gpu")["hbm_gib"]["h100-sxm"] == 80.0
+    assert set(frame["gpu"]) == set(map(sku_words, HARDWARE.skus))
+    assert frame["gpu"].iloc[0] == "H100 SXM"  # what is searched comes first
+    assert frame.set_index("gpu")["hbm_gib"]["H100 SXM"] == 80.0
     assert all(column["help"] for column in hardware_tab.GPU_COLUMNS.values())
     assert all(column is None or column["help"] for column in hardware_tab.PRICE_COLUMNS.values())
     sku = HARDWARE.skus["h100-sxm"]
@@ -55,7 +55,7 @@ def test_gpus_are_all_there_with_definitions_facts_and_sources() -> None:
     cells = re.findall(r"<tr>(.*?)</tr>", table)[1:]
     numbers = [re.sub("<[^>]*>", "", row.rpartition("<td")[2].partition(">")[2]) for row in cells]
     assert {int(number) for number in numbers if number} == set(range(1, len(notes) + 1))
-    for words, found in (("amd cdna3", {"mi300x", "mi308x", "mi325x"}), ("no such thing", None)):
+    for words, found in (("amd cdna3", {"MI300X", "MI308X", "MI325X"}), ("no such thing", None)):
         fine(app.text_input(key="gpu-find").set_value(words).run())
         if found:
             assert set(app.dataframe[0].value["gpu"]) == found
@@ -64,7 +64,7 @@ def test_gpus_are_all_there_with_definitions_facts_and_sources() -> None:
 
 def test_prices_are_those_of_what_is_chosen() -> None:
     app = tab("Prices")
-    assert set(app.dataframe[-1].value["sku"]) == {"h100-sxm"}
+    assert set(app.dataframe[-1].value["sku"]) == {"H100 SXM"}
     assert app.dataframe[-1].value["is_used"].sum() == 1
     fine(app.multiselect(key="prices-providers").set_value(["TensorWave"]).run())
     assert "No price is listed" in app.info[0].value
@@ -73,7 +73,7 @@ def test_prices_are_those_of_what_is_chosen() -> None:
 def test_calibrations_are_all_there_and_the_kernels_of_the_plans() -> None:
     app = tab("Calibrations")
     assert all(one.stack in said(app) for one in HARDWARE.calibrations)
-    assert app.selectbox(key="calibration").value == "h100-sxm, vllm 0.24.0"
+    assert app.selectbox(key="calibration").value == "H100 SXM, vllm 0.24.0"
     assert "gemm/fp8" in said(app)
 
 

@@ -155,7 +155,7 @@ def test_latency_tab_has_the_interval_and_the_headroom_of_the_record(recorded: R
 def test_roofline_tab_is_about_the_pools_of_the_record(recorded: Recorded) -> None:
     text = said(page(recorded, "roofline_tab"))
     assert not re.findall(r"\d\.\d\d %", text)
-    assert any(pool.config.label in text for pool in recorded.plan.pools)
+    assert any(pool.config.words in text for pool in recorded.plan.pools)
 
 
 def test_cost_tab_shows_the_record(recorded: Recorded) -> None:
@@ -196,7 +196,7 @@ def test_plan_prints_the_record(recorded: Recorded) -> None:
     text = flat("plan", recorded.file, "-q")
     assert f"{money(recorded.usd_per_hour)} USD/hour" in text
     assert f"holds with {recorded.sure} " in text
-    assert sum(map(int, re.findall(r"(\d+) x h100-sxm \(", text))) == recorded.gpus
+    assert sum(map(int, re.findall(r"(\d+) × H100 SXM \(", text))) == recorded.gpus
 
 
 def test_explain_and_what_if_start_from_the_record(recorded: Recorded) -> None:

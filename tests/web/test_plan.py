@@ -13,6 +13,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import planner
+from hardware_db import sku_words
 from planner.analysis import headline
 from planner.core import with_unit
 from planner.fleet import Plan, PlanConfidence, hardware_for
@@ -167,7 +168,8 @@ def test_gpus_sold_in_eights_are_said_to_be() -> None:
     price = next(purchase.price for purchase in plan.bought if purchase.price is not None)
     eights = price.model_copy(update={"gpus_at_once": 8})
     sold = replace(plan, bought=tuple(replace(purchase, price=eights) for purchase in plan.bought))
-    assert f"{price.provider} sells {price.sku}" in (words := summary.sold_in_blocks(sold)) and "only 8 at" in words
+    words = summary.sold_in_blocks(sold)
+    assert f"{price.provider} sells {sku_words(price.sku)}" in words and "only 8 at" in words
 
 
 def test_what_survives_only_as_estimated_is_said_with_both_latencies_after_graver_things() -> None:

@@ -56,11 +56,11 @@ def test_figures_are_the_engines_own(mixed: AppTest) -> None:
 
 def test_every_sku_is_compared_and_has_its_own_roof_with_what_its_steps_take(mixed: AppTest) -> None:
     text = html(mixed)
-    assert "h100-sxm (planned)" in text and "<td" in text and "l40s" in text
+    assert "H100 SXM (planned)" in text and "<td" in text and "L40S" in text
     assert "https://www.nvidia.com/en-us/data-center/h100/" in text
     found = [spec["title"] for spec in charts(mixed)]
     assert len(found) == 6 + 2
-    own, other = (title for title in found if title["text"] in ("h100-sxm (planned)", "l40s"))
+    own, other = (title for title in found if title["text"] in ("H100 SXM (planned)", "L40S"))
     assert own["subtitle"][0].startswith(f"decode {values(mixed)['Decode step']}")
     assert own["subtitle"][1].startswith("decode waits for ") and other["subtitle"][0] != own["subtitle"][0]
 
@@ -80,7 +80,7 @@ def test_another_batch_gpu_and_format_are_a_click_away(mixed: AppTest) -> None:
     assert ">int8</td>" in html(app) and ">int8</td>" not in few
     fine(app.selectbox[0].set_value("l40s").run())
     assert before.keys() == values(app).keys() and all(before[name] != after for name, after in values(app).items())
-    assert "On l40s TP4" in app.markdown[0].value
+    assert "On L40S TP4" in app.markdown[0].value
 
 
 def test_two_pools_can_be_chosen_from() -> None:

@@ -47,7 +47,7 @@ def test_the_tab_says_what_limits_the_fleet_and_answers_the_first_question(why: 
     [
         ("Requirements", "requirements", "p99 TPOT"),
         ("Confidence", "confidence", "Exact estimates would do with"),
-        ("Measure first?", "measure", "Measuring h100-sxm"),
+        ("Measure first?", "measure", "Measuring H100 SXM"),
     ],
 )
 def test_a_question_is_asked_answered_and_kept(why: AppTest, label: str, name: str, words: str) -> None:
