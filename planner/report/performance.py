@@ -44,6 +44,8 @@ LOAD_COLUMNS: Columns[PoolPerformance] = {
     "step [ms]": lambda pool: significant(1e3 * pool.mean_step_s),
     "KV held": lambda pool: percent(pool.kv_occupancy),
 }
+ENCODER_LOAD: Columns[PoolPerformance] = {"encoders busy": lambda pool: percent(pool.encoders_busy)}
+"""Column of pools of which some have encoders."""
 LOAD_NOTE = (
     "Utilisation: offered over largest stable rate (predicted), share of time busy (simulated). Bound: what most of "
     "the step time waits for. Running requests: mean per replica. KV held: mean share of the KV capacity reserved. "
@@ -113,6 +115,7 @@ def performance_tables(deployment: Deployment, performance: Performance, slo: Sl
     pool: Columns[Pool] = {"pool": lambda pool: str(pool.role)}
     encoders = ENCODER_COLUMNS if any(own.encoders for own in deployment.pools) else {}
     load: Columns[PoolPerformance] = {"pool": lambda pool: str(pool.role), "from": lambda _: source}
+    busy = ENCODER_LOAD if encoders else {}
     return (
         Table.of("Deployment", deployment.pools, {**pool, **POOL_COLUMNS, **encoders}),
         Table.of("Engine settings", deployment.pools, {**pool, **ENGINE_COLUMNS}),
@@ -120,7 +123,9 @@ def performance_tables(deployment: Deployment, performance: Performance, slo: Sl
         latency_table(latencies, " ".join(notes)),
         *confidence_table(performance),
         *class_table(performance),
-        Table.of("Load of each pool", performance.pools, {**load, **LOAD_COLUMNS}, load_note(performance.pools)),
+        Table.of(
+            "Load of each pool", performance.pools, {**load, **LOAD_COLUMNS, **busy}, load_note(performance.pools)
+        ),
     )
 
 

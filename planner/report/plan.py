@@ -43,6 +43,7 @@ from planner.llm import encoder_parameters, format_words, parameters
 from planner.optimizer import Allocation
 from planner.report.performance import (
     ENCODER_COLUMNS,
+    ENCODER_LOAD,
     ENGINE_COLUMNS,
     LOAD_COLUMNS,
     POOL_COLUMNS,
@@ -535,6 +536,7 @@ def _load_table(plan: Plan) -> Table:
         "pool": lambda row: row[0],
         "from": lambda row: row[1],
         **columns_of(lambda row: row[2], LOAD_COLUMNS),
+        **(columns_of(lambda row: row[2], ENCODER_LOAD) if any(pool.encoders for pool in plan.pools) else {}),
     }
     return Table.of("Load of each pool", rows, columns, load_note(pool for _, _, pool in rows))
 

@@ -199,6 +199,18 @@ def test_a_closed_loop_is_as_long_as_asked_and_its_steady_part_stands_beside_the
     assert "begins with all users at once" in " ".join(shown.split())
 
 
+def test_encoders_stand_beside_the_pool_that_reads_prompts() -> None:
+    words = ("evaluate", "--scenario", "vision-qwen3-vl-8b", "--sku", "h100-sxm", "--replicas", "3", "--encoders", "2")
+    deployment = data(*words, "--engine", "sglang")["deployment"]
+    (pool,) = deployment["pools"]
+    assert (deployment["gpus"], pool["replicas"], round(3 * pool["encoders"], 9)) == (5, 3, 2.0)
+    assert run(*words, "--engine", "sglang").stdout.count("encoders") == 2, "their number, and how busy they are"
+    modes = ("--mode", "disaggregated", "--prefill-replicas", "4")
+    prefill, decode = data(*words, *modes, "--engine", "sglang")["deployment"]["pools"]
+    assert (prefill["gpus"], prefill["encoders"], decode["gpus"], decode["encoders"]) == (6, 0.5, 3, 0.0)
+    assert_refused(words, "replica.engine", "the proxy of an example")
+
+
 def test_options_reach_the_deployment() -> None:
     found = data(
         "evaluate", "--llm", "llama-3.1-8b", "--rate", "8", "--lengths", "azure-2023-conv", "--scv", "azure-2023-conv",
