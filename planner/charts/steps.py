@@ -350,11 +350,10 @@ def _mark_rules(
 ) -> list[alt.Chart]:
     """Vertical lines with their labels one below the other at the top."""
     middle = math.sqrt(rows[0]["batch"] * rows[-1]["batch"])
-    layers = []
+    layers = [rules(marks, x=x)]
     for index, mark in enumerate(marks):
         row = [{**mark, field: top}]
         is_right = mark["batch"] > middle
-        layers.append(rules(row, x=x))
         text = words(row, GREY, "right" if is_right else "left", dx=-5 if is_right else 5, dy=10 + 16 * index)
         layers.append(text.encode(x=x, y=y))
     return layers
