@@ -47,7 +47,7 @@ from planner.fleet.sites import lower_bound
 from planner.fleet.types import Plan, PlanConfidence, PlannedDeployment, PlanRequest, Progress, gpu_servers, pool_name
 from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
 from planner.optimizer import Allocation, FleetProblem, Objective, SolveStatus
-from planner.search import Rejection, ShiftRule
+from planner.search import Mode, Rejection, ShiftRule
 from planner.supply import commitment_notes, region_notes, spot_shortfalls, with_all_owned
 from planner.traffic import CascadePoint, Service
 from planner.workload import RecordedArrivals
@@ -396,7 +396,9 @@ def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float, co
         known = {(rejection.sku, rejection.mode) for rejection in rejections}
         misses = [miss for name in search.unserved() for miss in search.columns.idle_misses(name)]
         rejections += tuple(miss for miss in misses if (miss.sku, miss.mode) not in known)
-    left_out, lines = outcome.left_out, _diagnosis(search, allocation, rejections)
+    lines = _diagnosis(search, allocation, rejections)
+    only_pairs = allocation is not None and Mode.MIXED not in search.request.search.modes
+    reasons = (*outcome.left_out, *lines) if only_pairs else (*lines, *outcome.left_out)
     return Plan(
         request=search.request,
         status=allocation.status if allocation else SolveStatus.INFEASIBLE,
@@ -407,7 +409,7 @@ def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float, co
         agreement=(),
         alternatives=(),
         rejections=rejections,
-        diagnosis=outcome.missed or (*(left_out if allocation else ()), *lines, *(() if allocation else left_out)),
+        diagnosis=outcome.missed or reasons,
         assumptions=(),
         warnings=(),
         considered=search.considered,

@@ -199,6 +199,7 @@ class FleetSearch:
         known: dict[int, float] | None = None,
         most_usd_per_hour: float = math.inf,
         charge: float = 0.0,
+        diagnosed: bool = False,
     ) -> Allocation:
         """The program's answer over some columns as their rates stand, at the best site.
 
@@ -206,8 +207,10 @@ class FleetSearch:
         bound is more than `most_usd_per_hour`: where that is true of all, the answer is infeasible. At a site, fleets
         are only looked for that may be better than the best so far, and no dearer than that. `known` are bounds on the
         cost at sites that hold as long as rates only fall; they are added to. A fleet whose replicas cannot be spread
-        as its pools were taken to be is none: what it would cost is a bound on others.
+        as its pools were taken to be is none: what it would cost is a bound on others. Only where no site has a fleet
+        it is asked again at all of them what stands in the way (`diagnosed`).
         """
+        before = dict(known or {})
         found = SiteAnswers(objective, gap, most_usd_per_hour, {} if known is None else known)
         work = WORK if gap <= RELATIVE_GAP else COARSE_WORK
         for program, bound in self._bounds(columns, objective, flat):
@@ -228,6 +231,7 @@ class FleetSearch:
                 work=work,
                 at_least_usd_per_hour=least,
                 most_usd_per_hour=most,
+                diagnosed=diagnosed,
                 solver=self.request.search.solver,
             )
             solved = partial(self._solved_at, program, asked)
@@ -247,7 +251,10 @@ class FleetSearch:
                 found.left.append(found.known.get(program, bound))
             if fleet is not None:
                 found.answers.append(fleet)
-        return found.best_allocation
+        best = found.best_allocation
+        if diagnosed or best.status is not SolveStatus.INFEASIBLE or most_usd_per_hour < math.inf:
+            return best
+        return self.allocation(columns, objective, flat, gap, known=before, charge=charge, diagnosed=True)
 
     def _solved_at(
         self, program: int, solved: Callable[[FleetProblem], Allocation], problem: FleetProblem

@@ -117,7 +117,7 @@ class NoFleet:
     Attributes:
         allocation: the program's last answer, with its diagnosis; None where some slice has no configuration at all.
         missed: where fleets were found but none that holds, what the last of them misses, in words.
-        left_out: what was not offered any more, and why; said before the diagnosis.
+        left_out: what was not offered any more, and why; said before the diagnosis where pairs alone were asked for.
     """
 
     allocation: Allocation | None
@@ -285,6 +285,8 @@ class _Best:
         allocation = search.allocation(search.columns.all, Objective.MIN_COST)
         if not self._is_dearer(search, allocation):
             return None
+        if not (more or less) and _routed(_wanted(search, allocation)) == _routed(groups):
+            return False  # as it was tried
         sizes, before = sizes_of(pools), zip(tried, groups, self.held.fleet.deployments, strict=False)
         if any(sizes.keys() == other.keys() and sizes <= other for other in self.known) or (
             overrules and not all(may_hold(new, old, known, search.slos) for new, (_, old), known in before)
@@ -307,6 +309,12 @@ class _Best:
         is_plainer = preference(search.columns.chosen(other)) <= preference(self.at.columns.chosen(held))
         tie = 0.0 if is_plainer else search.request.search.simplicity
         return other.cost_usd_per_hour * (1.0 + tie) < held.cost_usd_per_hour * (1.0 - SAME_COST)
+
+
+def _routed(groups: Groups) -> Counter[tuple[str, str, int, float]]:
+    """Pools by service, configuration, size and what is routed to them [1/s], to six digits."""
+    pools = (pool for _, own in groups for pool in own)
+    return Counter((one.service, one.option.name, one.surviving, float(f"{one.rate_per_s:.6g}")) for one in pools)
 
 
 def _filled(search: FleetSearch, fleet: VerifiedFleet, simulate: bool) -> VerifiedFleet:

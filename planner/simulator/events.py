@@ -129,11 +129,12 @@ class _Link:
     """KV transfers from prefill to decode replicas.
 
     A piece of t seconds whose step ended at e may start at e, or layer by layer when that step began, and once the
-    pieces of the same prompt before it have ended. With `KvTransfer.shared` it starts once all earlier ones (in order
-    of e) have ended on its link of the sender and on that of the receiver: transfers take the links of a replica
-    (`Deployment.kv_links`) in turn. It ends t later; layer by layer not before e + t / layers, as the last layer is
-    sent last. A transfer has one piece, or one for each step of its prompt (`kv_token_time_s`), and with
-    `EngineProfile.early_prefix_transfer` one of what a prefix cache held, from the beginning of the first.
+    pieces of the same prompt before it have ended. With `KvTransfer.shared` its link of the sender and that of the
+    receiver (`Deployment.kv_links`) each carry what came to them, in order of e, without a pause: none waits at one end
+    for another that is held up at its other end, since engines have many transfers under way at once. It ends once both
+    have carried it; layer by layer not before e + t / layers, as the last layer is sent last. A transfer has one piece,
+    or one for each step of its prompt (`kv_token_time_s`), and with `EngineProfile.early_prefix_transfer` one of what a
+    prefix cache held, from the beginning of the first.
 
     Attributes:
         partly_sent: of prompts in progress that have sent pieces, seconds of these and when the last of them ends [s].
@@ -193,15 +194,16 @@ class _Link:
     ) -> float:
         """End [s] of a piece of so many seconds; its link at either side is free from then on."""
         layerwise = self.policy.layerwise
-        start_s = max(began_s if layerwise else ended_s, free_s)
-        turns = tuple(request % links for links in self.links)
-        sides = tuple(zip((Role.PREFILL, Role.DECODE), ends, turns, strict=True))
+        ready_s = max(began_s if layerwise else ended_s, free_s)
+        end_s = ready_s + seconds
         if self.policy.shared:
-            start_s = max(start_s, *(self.free_s.get(side, 0.0) for side in sides))
-        end_s = start_s + seconds
+            turns = tuple(request % links for links in self.links)
+            for side in zip((Role.PREFILL, Role.DECODE), ends, turns, strict=True):
+                self.free_s[side] = max(ready_s, self.free_s.get(side, 0.0)) + seconds
+                end_s = max(end_s, self.free_s[side])
+        start_s = end_s - seconds
         if layerwise:
             end_s = max(end_s, ended_s + seconds / self.layers)
-        self.free_s.update(dict.fromkeys(sides, end_s))
         self.sends.append((start_s, seconds))
         return end_s
 
@@ -225,15 +227,15 @@ def _sent_in_turn(
     """
     start_s, end_s = np.empty(seconds.size), np.empty(seconds.size)
     for place in range(seconds.size):
-        sender, receiver = senders[place], receivers[place]
-        start_s[place] = max(began_s[place] if layerwise else ended_s[place], 0.0)
+        ready_s = max(began_s[place] if layerwise else ended_s[place], 0.0)
+        end_s[place] = ready_s + seconds[place]
         if shared:
-            start_s[place] = max(start_s[place], free_s[0, sender], free_s[1, receiver])
-        end_s[place] = start_s[place] + seconds[place]
+            for side, link in ((0, senders[place]), (1, receivers[place])):
+                free_s[side, link] = max(ready_s, free_s[side, link]) + seconds[place]
+                end_s[place] = max(end_s[place], free_s[side, link])
+        start_s[place] = end_s[place] - seconds[place]
         if layerwise:
             end_s[place] = max(end_s[place], ended_s[place] + seconds[place] / layers)
-        if shared:
-            free_s[0, sender] = free_s[1, receiver] = end_s[place]
     return start_s, end_s
 
 

@@ -34,9 +34,6 @@ BLOCKED_SHARE = 0.01
 """A cap is a pool's limit when it held back a waiting request for more than this share of the busy time. A choice."""
 BUSY_SHARE = 0.99
 """An overloaded pool idles less than 1 - this. A choice: affects `stable` only."""
-LINK_BLOCKING_SHARE = 0.5
-"""Links may be overloaded from this share on: transfers that wait for either of two links block those behind them, down
-to 2 - sqrt(2) = 0.586 of the capacity with many links (Karol, Hluchyj, Morgan, IEEE Trans. Commun. 35(12), 1987)."""
 GROWTH_RATIO = 1.2
 """Overload makes waits grow in proportion to time: at least 2-fold from the second to the last quarter of a run."""
 LAG_SHARE = 0.03
@@ -55,7 +52,7 @@ def open_performance(
     first_s, last_s = (float(record.sent_s[place]) for place in (measured.start, measured.stop - 1))
     window_s = first_s, last_s if last_s > first_s else float(record.end_s[measured].max())
     performance = _performance(deployment, workload.classes, chosen, window_s, workload.rate_per_s, traffic, record)
-    crossed = performance.link_utilisation >= LINK_BLOCKING_SHARE
+    crossed = performance.link_utilisation >= BUSY_SHARE
     behind = [
         _falls_behind(pool_record, crossed or pool.utilisation >= BUSY_SHARE, measured)
         for pool_record, pool in zip(record.pools, performance.pools, strict=True)
@@ -115,6 +112,7 @@ def _performance(
     lengths = float(traffic.inputs[chosen].mean()), float(traffic.outputs[chosen].mean())
     means = {metric: distribution.mean_s for metric, distribution in distributions.items()}
     running, encode_s = [pool.mean_running for pool in pools], _mean_encoder_s(deployment, traffic, chosen)
+    links = min(pool.replicas * own for pool, own in zip(deployment.pools, deployment.kv_links, strict=True))
     return Performance(
         method=Method.SIMULATED,
         rate_per_s=rate_per_s,
@@ -133,7 +131,7 @@ def _performance(
         output_tokens_per_s=float(traffic.outputs[ended].sum()) / (window_s[1] - window_s[0]),
         interval=latency_intervals(deployment, *lengths, running, means, encode_s=encode_s),
         classes=_class_performances(classes, traffic.class_index[chosen], rate_per_s, samples),
-        link_utilisation=_busy_share(record.sends, window_s, min(pool.replicas for pool in deployment.pools)),
+        link_utilisation=_busy_share(record.sends, window_s, links),
     )
 
 

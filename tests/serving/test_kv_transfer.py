@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from hardware_db import Fact, GpuSku
+from planner.core import rebuilt
 from planner.engine import ReplicaConfig, Schedule, step_time
 from planner.roofline import Parallelism
-from planner.serving import Deployment, KvTransfer, evaluate, sent_s
+from planner.serving import Deployment, KvTransfer, Router, evaluate, sent_s
 from planner.serving.kv_transfer import kv_token_time_s, kv_transfer_times_s, piecewise_transfers, waiting_for_link
 from planner.simulator import simulate
 from planner.workload import ArrivalProcess, RequestClass, TokenLengths, Workload
@@ -172,6 +173,21 @@ class TestShared:
         sent = theory.kv_transfer_s + waiting_for_link(deployment, MIX, workload.rate_per_s).wait.mean_s
         assert sent == pytest.approx(judge.kv_transfer_s, rel=tolerance)
         assert theory.ttft.quantile_s(0.9) == pytest.approx(judge.ttft.quantile_s(0.9), rel=tolerance)
+
+    def test_links_carry_on_until_they_are_full(self) -> None:
+        """Eight prefill replicas into three: none waits at one end for a transfer that is held up at its other end."""
+        by_turns = pair(BETWEEN, chunkwise=False, replicas=(8, 3), transfer=KvTransfer(first_token_from_decode=False))
+        prefill, decode = by_turns.pools
+        deployment = rebuilt(by_turns, pools=(prefill, rebuilt(decode, router=Router.RANDOM)))
+        mean_s = float(kv_transfer_times_s(deployment, MIX) @ MIX.probabilities)
+        workload = Workload.of(0.85 * 3 / mean_s, MIX)
+        theory, judge = evaluate(deployment, workload), simulate(deployment, workload, requests=20_000)
+        assert judge.stable and theory.link_utilisation == pytest.approx(0.85)
+        assert judge.link_utilisation == pytest.approx(0.85, rel=0.03)
+        turns = simulate(by_turns, workload, requests=20_000)
+        waited_s = waiting_for_link(deployment, MIX, workload.rate_per_s).wait.mean_s
+        least_s, most_s = (run.kv_transfer_s - mean_s for run in (turns, judge))
+        assert 0.7 * waited_s < least_s < waited_s < most_s < 1.4 * waited_s  # Poisson lies between turns and chance
 
 
 class TestEngines:

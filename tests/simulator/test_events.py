@@ -228,8 +228,8 @@ def prompts(count: int, seed: int, rate_per_s: float, lengths: TokenLengths) -> 
 
 @pytest.mark.parametrize("layerwise", [False, True])
 @pytest.mark.parametrize("seed", range(2))
-def test_transfers_wait_for_both_ends_in_order_of_hand_over(seed: int, layerwise: bool) -> None:
-    """A plain loop over all earlier transfers of either side, from the ends of prompts that the run had."""
+def test_transfers_wait_for_the_larger_backlog_of_both_ends(seed: int, layerwise: bool) -> None:
+    """What a link that never rests has carried by when: the latest start of a run of transfers, and all of them."""
     rng = np.random.default_rng(seed)
     replicas = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
     router = (Router.RANDOM, Router.LEAST_REQUESTS)[seed % 2]
@@ -244,18 +244,18 @@ def test_transfers_wait_for_both_ends_in_order_of_hand_over(seed: int, layerwise
     receiver = dict(zip(after.request.tolist(), after.replica.tolist(), strict=True))
     came = dict(zip(after.request.tolist(), after.arrival_s.tolist(), strict=True))
     begun = {float(end): float(start) for start, end in before.runs[:, :2]}
-    done: list[tuple[int, int, float]] = []
+    links: dict[tuple[str, int], list[tuple[float, float]]] = {}
     waited = 0
     sent = np.flatnonzero(offered.outputs > 1)
     for request in sent[np.argsort(played.first_s[sent], kind="stable")].tolist():
-        ended = float(played.first_s[request])
-        free = max((end for s, r, end in done if sender[request] == s or receiver[request] == r), default=0.0)
-        start = max(begun[ended] if layerwise else ended, free)
-        end = start + seconds[request]
-        if layerwise:
-            end = max(end, ended + seconds[request] / 32)
-        waited += free > ended
-        done.append((sender[request], receiver[request], end))
+        ended, own = float(played.first_s[request]), float(seconds[request])
+        ready, carried = begun[ended] if layerwise else ended, []
+        for side in (("sender", sender[request]), ("receiver", receiver[request])):
+            on_it = links.setdefault(side, [])
+            on_it.append((ready, own))
+            carried.append(max(on_it[i][0] + sum(time for _, time in on_it[i:]) for i in range(len(on_it))))
+        end = max(*carried, ended + own / 32 if layerwise else 0.0)
+        waited += max(carried) > ready + own * (1.0 + 1e-9)
         assert came[request] == pytest.approx(end, rel=1e-12)
         assert played.transfer_s[request] == pytest.approx(end - ended, rel=1e-9)
     assert waited > 20
