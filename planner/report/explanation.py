@@ -110,8 +110,14 @@ _PIECES = frozenset({"GPUs", "replicas", "SKUs"})
 
 
 def gain_words(gain: float, measure: PlanMeasure) -> str:
-    """E.g. ``saves 41.00 USD/h``, ``costs 3.00 USD/h more``, ``loses 2.5 requests/s``."""
+    """What a change brings.
+
+    >>> gain_words(41.0, PlanMeasure.COST), gain_words(-3.0, PlanMeasure.COST), gain_words(0.0, PlanMeasure.COST)
+    ('saves 41.00 USD/h', 'costs 3.00 USD/h more', 'costs the same')
+    """
     amount = _amount_words(abs(gain), measure)
+    if amount.startswith(("0.00 ", "0 ")):
+        return "costs the same" if measure is PlanMeasure.COST else "serves as much"
     if measure is PlanMeasure.COST:
         return f"saves {amount}" if gain >= 0.0 else f"costs {amount} more"
     return f"{'wins' if gain >= 0.0 else 'loses'} {amount}"
