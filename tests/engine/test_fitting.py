@@ -34,12 +34,12 @@ def test_kv_bytes_per_token_are_those_of_the_published_configuration() -> None:
     assert fit_record(llm, fits)["kv_bytes_per_token"] == 2 * 80 * 8 * 128 * 2
     assert "327,680 bytes" in fit_headline(llm, fits)
     some = next(one for one in fits if one.requests)
-    assert f"fits on {some.tp} x {some.sku}." in fit_headline(llm, [some])
+    assert f"fits on {some.tp} × H100 SXM." in fit_headline(llm, [some])
 
 
 def test_tables_show_the_smallest_degree_of_many_gpus_and_every_degree_of_one() -> None:
     many, one = (fit_table(fit_gpus("llama-3.1-8b", gpus=gpus)) for gpus in (GPUS, GPUS[:1]))
-    assert [row[0] for row in many.rows] == list(GPUS) and many.columns[0] == "GPU"
+    assert [row[0] for row in many.rows] == ["H100 SXM", "L4"] and many.columns[0] == "GPU"
     assert one.columns[2:6] == ("TP1", "TP2", "TP4", "TP8")
     alone = fit_gpus("llama-3.1-8b", gpus=GPUS[1:])
     first = next(fit for fit in alone if fit.format == "bf16" and fit.requests)

@@ -163,7 +163,7 @@ def test_limits_hold_of_replicas_that_cost_nothing() -> None:
     (count,) = sizes(by_theory("search.modes=[mixed]", "limits.power_kw=3"))
     assert 1 < count <= 4
     text = headline(by_theory("search.modes=[mixed]", "limits.power_kw=3"))
-    assert f"1 of 1 h100-sxm server partly used ({8 - count} of 8 GPUs idle)" in text
+    assert f"1 of 1 H100 SXM server partly used ({8 - count} of 8 GPUs idle)" in text
 
 
 def test_what_idles_at_night_is_off() -> None:

@@ -103,7 +103,7 @@ def test_what_cannot_be_is_a_side_with_a_reason(sides: list[PlanSide]) -> None:
 def test_step_times_say_what_they_rest_on(sides: list[PlanSide]) -> None:
     assert sides[0].step_times == DATASHEET and not sides[0].is_fitted
     fitted = planned_side("fitted", small_request(search={"calibrated": True, "skus": ["h100-sxm"]}), HARDWARE)
-    assert fitted.step_times == "fitted on h100-sxm" and fitted.is_fitted
+    assert fitted.step_times == "fitted on H100 SXM" and fitted.is_fitted
     measured = {fit.sku for fit in HARDWARE.calibrations}
     assert "h100-nvl" not in measured
     carried = planned_side("carried", small_request(search={"calibrated": True, "skus": ["h100-nvl"]}), HARDWARE)
