@@ -9,8 +9,8 @@ a prompt has ended depends on the engine and on `KvTransfer`:
   the step of that begins. What the link has not carried by the last step remains (`queueing.exposed_in_pieces_s`).
   Otherwise all of it leaves when the prompt ends;
 - `layerwise`: layers leave as they are computed, so that a piece is on its way from the beginning of its step;
-- `shared`: the transfers of a prefill replica follow one another on its links (`Deployment.kv_links`), and so do those
-  to one decode replica (`queueing.link`), in the pieces in which they leave.
+- `shared`: what leaves a prefill replica is carried in order by its links (`Deployment.kv_links`), and so is what comes
+  to a decode replica (`queueing.link`), in the pieces in which it leaves.
 
 Steps are those of a prompt alone on its replica, without adapters and images: others in them make them longer, and hide
 more.
@@ -283,7 +283,7 @@ def waiting_for_link(
 
 
 def _links(deployment: Deployment) -> tuple[int, int]:
-    """Links of all senders and of all receivers, each of which carries a transfer at a time."""
+    """Links of all senders and of all receivers, each of which carries what came to it in order."""
     sending, receiving = deployment.kv_links
     prefill, decode = deployment.pools
     return prefill.replicas * sending, decode.replicas * receiving

@@ -192,7 +192,7 @@ class _Link:
     def _send(
         self, request: int, seconds: float, free_s: float, began_s: float, ended_s: float, ends: tuple[int, int]
     ) -> float:
-        """End [s] of a piece of so many seconds; its link at either side is free from then on."""
+        """End [s] of a piece of so many seconds; each of its two links is free once it has carried it."""
         layerwise = self.policy.layerwise
         ready_s = max(began_s if layerwise else ended_s, free_s)
         end_s = ready_s + seconds
