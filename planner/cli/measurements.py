@@ -8,7 +8,7 @@ turn files into parts of a scenario.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +27,7 @@ from planner.cli.base import (
     takes,
     write,
 )
-from planner.core import InputError
+from planner.core import InputError, written_on
 
 if TYPE_CHECKING:
     from calibration import RefusedRun, Scoreboard, ServingPoint, StartupLog, benchmark_files
@@ -379,7 +379,7 @@ def _columns(pairs: list[str] | None) -> dict[str, str] | None:
 def _day(text: str | None, file: Path) -> date | None:
     """The day asked for, else the one the file was last written on. Raises InputError for a text that is no day."""
     if text is None:
-        return datetime.fromtimestamp(file.stat().st_mtime).date() if file.is_file() else None
+        return written_on(file)
     try:
         return date.fromisoformat(text)
     except ValueError:

@@ -39,7 +39,7 @@ from planner.core.presets import (
     table_names,
     template_environment,
 )
-from planner.core.record import Frozen, Keyed, Record, checked_once, made_later, rebuilt
+from planner.core.record import Day, Frozen, Keyed, Record, checked_once, made_later, rebuilt
 from planner.core.tables import (
     MOST_TYPED_TOKENS,
     Columns,
@@ -68,4 +68,4 @@ from planner.core.tables import (
 )
 from planner.core.vectorized import Vectorized, vectorized
 from planner.core.versions import CALIBRATION, PLAN, SCENARIO, VERSION_KEY
-from planner.core.whole_files import require_writable, write_all_whole, write_text, write_texts, write_whole
+from planner.core.whole_files import require_writable, write_all_whole, write_text, write_texts, write_whole, written_on

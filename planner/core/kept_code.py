@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import pickle
 import sqlite3
+import stat
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -30,6 +31,9 @@ ENTRIES = 2_000
 BUSY_S = 1.0
 """For so long a process waits for another that writes [s], once: of one that is stopped in the middle it asks no more.
 A choice: an entry is written in milliseconds."""
+_DAMAGE = (None, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY)
+"""Codes of operational errors by which a file that may be written is not a library of ours: text that is none, other
+tables, a header of another version. Others say that the disk is full, or the file not to be opened."""
 _busy: set[Path] = set()
 NOTICE = "Compiling the numerical code for this machine, once per version: up to half a minute."
 
@@ -82,10 +86,19 @@ def folder() -> Path:
     return Path(config.CACHE_DIR or AppDirs("planner", appauthor=False).user_cache_dir)
 
 
-def is_ours(path: Path) -> bool:
-    """Whether a file or folder belongs to us or to root, and nobody else may write it."""
-    status = path.stat()
-    return os.name == "nt" or (status.st_uid in {0, os.getuid()} and not status.st_mode & 0o022)
+def _is_ours(path: Path, others: int = 0o022) -> bool:
+    """Whether a file or folder belongs to us or to root, and nobody else may write it; a link is nobody's."""
+    status = path.lstat()
+    return os.name == "nt" or (status.st_uid in {0, os.getuid()} and not status.st_mode & others)
+
+
+def _stays(folder: Path) -> bool:
+    """Whether nobody else may put another in the place of what is ours in a folder: in one of ours, or in a sticky one
+    of root's, like ``/tmp``. A user's private group, which has the user's number, is nobody else.
+    """
+    status = folder.stat()
+    is_private = os.name != "nt" and status.st_gid == os.getuid()
+    return _is_ours(folder, 0 if status.st_mode & stat.S_ISVTX else 0o002 if is_private else 0o022)
 
 
 def _asked(statement: str, *values: object) -> Any:  # noqa: ANN401 - a row of two or nothing
@@ -93,20 +106,25 @@ def _asked(statement: str, *values: object) -> Any:  # noqa: ANN401 - a row of t
     path = folder() / FILE
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not path.exists():
+        path = path.parent.resolve() / FILE
+        if path in _busy or not _is_ours(path.parent) or not all(map(_stays, path.parent.parents)):
+            return None
+        if not os.path.lexists(path):
             path.touch(mode=0o600)
-        if path in _busy or not is_ours(path.parent) or not is_ours(path):
+        if not _is_ours(path):
             return None
         with closing(sqlite3.connect(path, timeout=BUSY_S)) as library, library:
             library.execute("pragma synchronous = off")  # what a crash tears is found by its digest
             library.execute("create table if not exists code (key text primary key, digest blob, content blob)")
             return library.execute(statement, values).fetchone()
-    except sqlite3.DatabaseError as error:
-        if not isinstance(error, sqlite3.OperationalError) or error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
-            path.unlink(missing_ok=True)
-        elif error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+    except (sqlite3.DatabaseError, UnicodeError) as error:  # the latter where damage is in the words of the error
+        code = getattr(error, "sqlite_errorcode", None)
+        if code == sqlite3.SQLITE_BUSY:
             _busy.add(path)
-        return None  # of other errors it may not be written, or is busy
+        elif (not isinstance(error, sqlite3.OperationalError) or code in _DAMAGE) and os.access(path, os.W_OK):
+            with suppress(OSError):
+                path.unlink()
+        return None
     except OSError:
         return None
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from planner.core.errors import from_validation_error
+
+Day = Annotated[date, Field(ge=date(1970, 1, 1), le=date(2999, 12, 31))]
+"""A day that years may be added to and taken from."""
 
 
 class Frozen(BaseModel):  # noqa: PLW1641  (pydantic hashes frozen records by their fields)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 
 from planner.core.errors import InputError
@@ -50,6 +51,14 @@ def write_all_whole(files: Mapping[str | Path, str | bytes]) -> None:
         for temporary, _ in staged:
             with contextlib.suppress(OSError):
                 temporary.unlink()
+
+
+def written_on(file: Path) -> date | None:
+    """The day a file was last written on; of what is no file, or has a time that no calendar has, None."""
+    try:
+        return date.fromtimestamp(file.stat().st_mtime) if file.is_file() else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _encoded(content: str | bytes) -> bytes:

@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +27,7 @@ from planner.core import (
     InputError,
     from_validation_error,
     typed_gpus,
+    written_on,
 )
 from planner.fleet import PlanRequest, RegionFleet, RegionsPlan
 from planner.llm import LlmSpec, Precision, list_llms, load_llm, narrower_precisions, packaged_llm
@@ -460,7 +460,7 @@ def _own_hardware(scenario: Scenario, folder: Path | None) -> OwnHardware:
         return own
     with naming_field("prices.file"):
         file = path_in(folder, policy.file, "file")
-        day = min(policy.day, date.fromtimestamp(file.stat().st_mtime)) if file.is_file() else policy.day
+        day = min(policy.day, written_on(file) or policy.day)
         listed = read_prices(file, provider=policy.file_provider, retrieved_on=day)
     return own.model_copy(update={"prices": (*own.prices, *listed.prices)})
 

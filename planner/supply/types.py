@@ -11,7 +11,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from hardware_db import ANYWHERE, Price
-from planner.core import Frozen, InputError, typed_gpus
+from planner.core import Day, Frozen, InputError, typed_gpus
 
 
 class Granularity(StrEnum):
@@ -96,7 +96,7 @@ class PricePolicy(Frozen):
         default=None, description="as its provider calls it, or an area such as europe, eu, us, asia"
     )
     min_confidence: str = "medium"
-    as_of: date | None = Field(default=None, description="day the plan is made for; default: today")
+    as_of: Day | None = Field(default=None, description="day the plan is made for; default: today")
     usd_per_gpu_hour: Mapping[str, float] = Field(
         default_factory=dict, description="own prices by SKU id, on demand; they replace the listed ones"
     )

@@ -328,7 +328,7 @@ def as_number(value: object, what: str, number: int) -> float | None:
 
 
 def as_moment(value: object, number: int) -> datetime:
-    """A moment from an ISO date, or that of a log or mail; UTC without a zone. Raises InputError naming the row.
+    """A moment in UTC from an ISO date, or that of a log or mail; UTC without a zone. Raises InputError naming the row.
 
     >>> as_moment("2026/10/01 10:00:00", 1) == as_moment("01/Oct/2026:12:00:00 +0200", 1)
     True
@@ -337,14 +337,12 @@ def as_moment(value: object, number: int) -> datetime:
     for read in (datetime.fromisoformat, _other_moment):
         try:
             moment = read(text)
-            break
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
         except (ValueError, IndexError, OverflowError):
             continue
-    else:
-        bound = "must be a number of seconds or an ISO date, like the rows before"
-        fix = "write 12.5 or 2023-11-16 18:15:46.68"
-        raise InputError(f"row {number} time", printable_value(value), bound, fix)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    bound = "must be a number of seconds or an ISO date, like the rows before"
+    fix = "write 12.5 or 2023-11-16 18:15:46.68"
+    raise InputError(f"row {number} time", printable_value(value), bound, fix)
 
 
 def _other_moment(text: str) -> datetime:

@@ -21,7 +21,7 @@ from statistics import NormalDist
 import numpy as np
 from pydantic import Field
 
-from planner.core import FloatArray, Frozen, InputError
+from planner.core import Day, FloatArray, Frozen, InputError
 from planner.traffic.text_files import FileKind, Source, name_of, text_of
 
 DAYS_PER_MONTH = 365.2425 / 12.0
@@ -41,7 +41,7 @@ MAX_HISTORY_BYTES = 10_000_000
 class Launch(Frozen):
     """Demand that comes at once and stays or dies away."""
 
-    day: date = Field(description="first day of it")
+    day: Day = Field(description="first day of it")
     factor: float = Field(gt=0, le=1000, description="on the demand of that day: 1.5 is half as much again")
     decay_days: float | None = Field(
         default=None, gt=0, description="until 1/e of it is left [days]; default: it stays"
@@ -51,7 +51,7 @@ class Launch(Frozen):
 class Forecast(Frozen):
     """Growth of the demand of a scenario. Every rate of it is that of `start`."""
 
-    start: date = Field(description="the day whose demand the scenario states")
+    start: Day = Field(description="the day whose demand the scenario states")
     growth_per_month: float = Field(default=0.0, gt=-0.9, le=10.0, description="0.05: 5 % more each month, compounding")
     growth_uncertainty: float = Field(
         default=0.0, ge=0, le=1.0, description="standard deviation of log(1 + growth_per_month): what growth will be"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from sys import intern
 from typing import NamedTuple
 
@@ -182,7 +182,7 @@ class RequestColumns:
             first_s: time of its first request, from the first date or, of numbers, taken to be from a midnight [s].
         """
         if self._first_moment is not None:
-            first = self._first_moment.astimezone(UTC)
+            first = self._first_moment
             first_s += (first - first.replace(hour=0, minute=0, second=0, microsecond=0)).total_seconds()
         areas = np.array(self.areas)[order] if any(self.areas) else None
         return replace(trace, areas=areas, starts_at_hours=first_s / 3600.0 % 24.0)

@@ -132,7 +132,7 @@ class Intruder:
         return Path.touch, (self.trace,)
 
 
-@pytest.mark.parametrize("others_may_write", ["the folder", "the file"])
+@pytest.mark.parametrize("others_may_write", ["the folder above", "the folder", "the file"])
 def test_nothing_is_loaded_from_where_others_may_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Path, others_may_write: str
 ) -> None:
@@ -144,9 +144,61 @@ def test_nothing_is_loaded_from_where_others_may_write(
         for (key,) in library.execute("select key from code").fetchall():
             digest = kept_code._digest(key, content)
             library.execute("update code set digest = ?, content = ? where key = ?", (digest, content, key))
-    (kept.parent if others_may_write == "the folder" else kept).chmod(0o777)
+    {"the folder above": kept.parent.parent, "the folder": kept.parent, "the file": kept}[others_may_write].chmod(0o777)
     assert compiles_anew(tmp_path, monkeypatch)
     assert not (tmp_path / "trace").exists()
+
+
+def test_others_may_write_above_the_folder_where_they_can_move_only_their_own(kept: Path) -> None:
+    """As in ``/tmp``; and a link to a folder of ours is followed."""
+    kept.parent.parent.chmod(0o1777)
+    real = kept.parent.with_name("real")
+    real.mkdir(mode=0o700)
+    kept.parent.symlink_to(real)
+    kept_code.keep_content("key", b"code")
+    assert kept_code.kept("key") == b"code" and (real / kept.name).exists()
+
+
+def test_a_link_that_others_left_makes_no_file(tmp_path: Path, kept: Path) -> None:
+    """Root would have made ``/etc/nologin``, to which a link pointed in an open folder."""
+    kept.parent.mkdir()
+    kept.parent.chmod(0o777)
+    kept.symlink_to(tmp_path / "nologin")
+    assert kept_code.kept("key") is None and not (tmp_path / "nologin").exists()
+
+
+_CONTENT_BLOB, _CONTENT_TEXT = (bytes([4, 19, 76, 12 + 2 * 8 + more]) for more in (0, 1))
+"""What SQLite writes before a row: its length, and the types of a key of three letters, 32 bytes and eight bytes."""
+DAMAGE = {
+    "text that is none": (_CONTENT_BLOB, _CONTENT_TEXT),
+    "tables in no alphabet": (b"CREATE TABLE code", b"CREATE TABLE \xe3ode"),
+    "to be read only": (b"format 3\0\x10\0\x01", b"format 3\0\x10\0\x09"),
+}
+
+
+@pytest.mark.parametrize(("whole", "damaged"), DAMAGE.values(), ids=DAMAGE)
+def test_no_damage_to_the_library_is_more_than_a_wait(kept: Path, whole: bytes, damaged: bytes) -> None:
+    """One flipped bit ended every run from then on, or made every run compile."""
+    kept_code.keep_content("key", b"\xffmachine")
+    assert kept.read_bytes().count(whole) == 1
+    kept.write_bytes(kept.read_bytes().replace(whole, damaged))
+    assert kept_code.kept("key") in (None, b"\xffmachine")
+    for _ in range(2):
+        kept_code.keep_content("new", b"code")
+    assert kept_code.kept("new") == b"code"
+
+
+def test_what_is_damaged_and_may_not_be_thrown_away_is_left(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder of root's it ended every run."""
+    kept.parent.mkdir(mode=0o700)
+    kept.write_bytes(b"no library" * 20)
+    kept.chmod(0o600)
+
+    def refuse(path: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert kept_code.kept("key") is None
 
 
 def test_code_that_cannot_be_kept_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:

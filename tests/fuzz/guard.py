@@ -40,6 +40,8 @@ def answered(read: Callable[[], object], limit_s: float = TIME_LIMIT_S) -> bool:
     with _time_limit(limit_s):
         try:
             read()
+        except SystemError as error:  # of compiled code in the middle of which the time was up
+            raise error.__cause__ if isinstance(error.__cause__, Hang) else error from None
         except PlannerError as error:
             line = str(error)
             assert line.strip(), "an error says something"

@@ -6,6 +6,7 @@ import functools
 import inspect
 import io
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,13 +20,13 @@ from calibration.serving.benchmark_files import read_results
 from calibration.serving.measured_runs import RefusedRun
 from calibration.tables import read_table
 from hardware_db import EngineCosts, load_hardware, read_calibration
-from planner.core import UnsupportedFeatureError
+from planner.core import UnsupportedFeatureError, written_on
 from planner.llm import load_llm
 from planner.scenario import load_request, load_scenario, parse_fields, scenario_in
 from planner.scenario.files import MAX_DEPTH, MAX_NODES
 from planner.scenario.url import content_of, packaged_content, query_of
 from planner.scenario.user_hardware import calibration_of_json, sku_of_toml
-from planner.traffic import read_metrics
+from planner.traffic import read_metrics, read_trace
 from planner.traffic.prometheus_series import read_series
 from tests.fuzz.guard import answered, assert_refused
 from tests.fuzz.readers import LLAMA, READERS, SEEDS, START
@@ -260,3 +261,26 @@ def test_a_figure_beyond_any_float_counts_as_not_said(tmp_path: Path) -> None:
 def test_a_place_in_a_list_of_thousands_of_digits_is_no_place() -> None:
     """ValueError: Python reads no text of more than 4,300 digits as a number (--set, seed 3 of the study)."""
     assert_refused(lambda: load_scenario(START, [f"slo.{'1' * 5000}.percentile=0.9"]), "no such element of slo")
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+10:00", "9999-12-31T23:00:00-10:00"])
+def test_a_date_that_no_calendar_has_in_utc_is_no_date(moment: str, tmp_path: Path) -> None:
+    """OverflowError (trace, seed 6 of the study)."""
+    (tmp_path / "t.csv").write_text(f"timestamp,input_tokens,output_tokens\n{moment},100,10\n{moment},100,10\n")
+    assert_refused(lambda: read_trace(tmp_path / "t.csv"), r"row \d time")
+
+
+@pytest.mark.parametrize("day", ["0001-01-01", "9999-12-31"])
+@pytest.mark.parametrize("field", ["prices.as_of", "forecast.start"])
+def test_a_day_that_has_no_year_before_or_after_it_is_refused(field: str, day: str) -> None:
+    """OverflowError in what looked back for prices, and ahead for demand."""
+    growth = ["forecast={start: 2026-12-01, growth_per_month: 0.1}"]
+    assert_refused(lambda: load_scenario(START, [*growth, f"{field}={day}"]), field)
+
+
+def test_a_file_of_no_calendar_s_time_has_no_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ValueError: the prices of a file are of the day it was written on, and archives hold any time."""
+    (tmp_path / "p.csv").write_text("sku,usd_per_gpu_hour\nh100-sxm,2.5\n")
+    times = os.stat_result((*(tmp_path / "p.csv").stat()[:7], 0, 400_000_000_000, 0))
+    monkeypatch.setattr(Path, "stat", lambda *_, **__: times)
+    assert written_on(tmp_path / "p.csv") is None
