@@ -434,6 +434,7 @@ class EngineFeature(StrEnum):
     PIPELINE = "pipeline parallelism"
     RANKS = "attention data parallelism"
     DECODE_CONTEXT = "decode context parallelism"
+    PROMPT_CONTEXT = "context parallelism of prompts"
     EXPERT_GROUPS = "expert parallelism"
     SOME_EXPERT_GROUPS = "expert parallelism over some GPUs of a stage"
     PREFIX_CACHE = "a prefix cache"

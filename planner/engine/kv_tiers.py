@@ -83,7 +83,8 @@ def tier_loads(replica: ReplicaConfig) -> tuple[TierLoads, ...]:
 
 def _loads(replica: ReplicaConfig, tier: KvTier) -> TierLoads:
     stages, bandwidth = stage_memory(replica), read_bytes_per_s(replica, tier)
-    kept = replica.parallelism.tp * _bytes_per_token(replica) * replica.kv_block_tokens
+    holders = replica.parallelism.tp * replica.parallelism.pcp
+    kept = holders * _bytes_per_token(replica) * replica.kv_block_tokens
     of_replica = tier.size_bytes * replica.parallelism.gpus / replica.sku.node.gpus
     latency_s = kv_tier_facts()[tier.kind].latency_s.value if tier.latency_s is None else tier.latency_s
     return TierLoads(

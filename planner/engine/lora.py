@@ -66,7 +66,7 @@ class AdapterWork:
         if replica.lora is None:
             raise InputError("replica.lora", None, "the replica serves no adapters", "give lora")
         llm, split, rank = replica.llm, replica.parallelism, replica.lora.rank
-        shards = split.tp * split.pp
+        shards, ranks = split.tp * split.pp, split.shards
         shares = [group.experts.visited_share if group.experts is not None else 0.0 for group in llm.layers]
         channels = [_adapted_channels(group, llm.hidden_size) for group in llm.layers]
         routed, others = rank * sum(routed for routed, _ in channels), rank * sum(others for _, others in channels)
@@ -75,9 +75,9 @@ class AdapterWork:
         kernels += sum(count * block.products for count, block in feed_forwards(llm.layers))
         width = BYTES_PER_VALUE[LORA_DTYPE]
         return cls(
-            token_flops=2.0 * (others + visited) / shards / split.dp,
-            adapter_bytes=width * others / shards / split.dp,
-            routed_bytes=width * routed / shards / split.dp,
+            token_flops=2.0 * (others + visited) / shards / ranks,
+            adapter_bytes=width * others / shards / ranks,
+            routed_bytes=width * routed / shards / ranks,
             expert_share=max(shares),
             flops_per_s=CalibratedGpu(replica.sku).peaks(LORA_DTYPE).flops_per_s,
             bytes_per_s=replica.sku.hbm_bandwidth_bytes_per_s.value,

@@ -141,7 +141,11 @@ class ReplicaConfig(Frozen):
 
     @model_validator(mode="after")
     def _engine_splits_and_serves_the_model(self) -> ReplicaConfig:
-        require_split(self.llm, self.parallelism, self.precision)
+        split, gpus = self.parallelism, self.sku.node.gpus
+        require_split(self.llm, split, self.precision)
+        if split.pcp > 1 and split.stage_gpus > gpus:  # model_overrides/deepseek_v2.py of SGLang 0.5.23: "tp_size <= 8"
+            bound = f"{split.stage_gpus} GPUs are more than the {gpus} of a server with {self.sku.id}"
+            raise InputError("parallelism.pcp", split.pcp, bound, "share prompts out inside a server")
         if self.encoders and self.llm.encoder is None:
             bound = f"{self.llm.id} has no vision encoder that is modelled"
             raise InputError("replica.encoders", self.encoders, bound, "leave encoders out")
@@ -298,6 +302,12 @@ class ReplicaConfig(Frozen):
         return step_operators(self.llm, self.sku, self.precision, self.parallelism, self.skew, fusion=self.fusion)
 
     @property
+    def sends_tokens(self) -> bool:
+        """True if tokens are sent to the GPUs of their experts, false if there are none or they get all tokens."""
+        split = self.parallelism
+        return split.shards > 1 and split.ep > 1 and not gathers_tokens(self.sku, split, self.llm)
+
+    @property
     def drafting(self) -> Drafting | None:
         """Who guesses ahead, and how many guesses are accepted; None without speculation."""
         return drafting_of(self.speculation, self.llm) if self.speculation is not None else None
@@ -335,7 +345,7 @@ class ReplicaConfig(Frozen):
             notes.append(
                 f"{self.sku.id}: {self.parallelism.label} spans servers: timed as on InfiniBand or RoCE; EFA is slower"
             )
-        if self.parallelism.dp > 1 and self.parallelism.ep > 1 and not gathers_tokens(self.sku, self.parallelism):
+        if self.sends_tokens:
             copies, ep = self.parallelism.redundant_experts, self.parallelism.ep
             balanced = f"balances them with {copies} copies (EPLB)" if copies else "does not balance them"
             halves = (
@@ -344,9 +354,10 @@ class ReplicaConfig(Frozen):
             notes.append(
                 f"{self.llm.id}: tokens are sent to experts on {ep} GPUs; {self.engine.name} {balanced}{halves}"
             )
-        if self.parallelism.dcp > 1:
+        if max(self.parallelism.dcp, self.parallelism.pcp) > 1:
+            shared = "contexts" if self.parallelism.dcp > 1 else "prompts"
             notes.append(
-                f"{self.llm.id}: {self.parallelism.label}: collectives of shared contexts as measured one by one; no "
+                f"{self.llm.id}: {self.parallelism.label}: collectives of shared {shared} as measured one by one; no "
                 "serving run has judged their steps"
             )
         if self.sku.memory_seen_bytes is None:

@@ -25,6 +25,7 @@ class StepTables(NamedTuple):
 
     Attributes:
         dp, shares, queries: attention ranks, parts that decodes are split into, tokens per decode and step.
+        pcp: GPUs that share out the tokens of a prompt.
         stretch, prompt_stretch: factors on kernels of steps of decodes, and of steps with prompts.
         between_s: between the kernels of a step [s].
         eager_s, pieces_s: host time of launching a step kernel by kernel, and graph by graph between attention [s].
@@ -43,6 +44,7 @@ class StepTables(NamedTuple):
     dp: float = 1.0
     shares: float = 1.0
     queries: float = 1.0
+    pcp: float = 1.0
     stretch: float = 1.0
     prompt_stretch: float = 1.0
     between_s: float = 0.0
@@ -207,7 +209,7 @@ def prompts_seconds(
     """
     if chunks <= 0.0:
         return 0.0
-    new, past, cached = _chunk_means(chunk_tokens, chunk_pairs, chunk_context, chunks)
+    new, past, cached = _chunk_means(chunk_tokens / tables.pcp, chunk_pairs / tables.pcp, chunk_context, chunks)
     own_chunks = chunks / max(min(chunks, tables.shares), 1.0)
     return attention_s(tables.attention, tables.corrections, own_chunks, new, past, cached)
 
@@ -264,7 +266,7 @@ def seconds_beside_attention(
     """
     busy = max(min(chunks, tables.shares), 1.0)
     own, prompt, own_chunks = decodes / tables.shares, chunk_tokens / busy, chunks / busy
-    tokens, rows = own * tables.queries + prompt, own * tables.queries + own_chunks
+    tokens, rows = own * tables.queries + prompt / tables.pcp, own * tables.queries + own_chunks
     group = own * tables.dp * tables.queries + prompt * min(busy, tables.dp)
     context = max(decode_context / decodes, 1.0) if decodes > 0.0 else 1.0
     kernels_s, roof_s = _tabulated_step_s(tables, tokens, group, rows, own, context)

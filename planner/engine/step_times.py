@@ -211,6 +211,7 @@ class StepTimer:
             dp=float(split.dp),
             shares=float(split.dp * split.pp),
             queries=float(self.queries),
+            pcp=float(split.pcp),
             stretch=float(costs.stretch),
             prompt_stretch=float(costs.prompt_stretch),
             between_s=float(costs.gap_s * self.launches + costs.latent_s * self.parted_layers),
@@ -491,12 +492,12 @@ def _kernel_timer(
 def _curves_of(timer: StepTimer, seconds_of: Callable[[LookupTable], FloatArray]) -> FloatArray:
     """Seconds over `TOKENS` by driver, shape (4, knots).
 
-    Lines over the same number are one line: group tokens are tokens with one attention rank.
+    Lines over the same number are one line: group tokens are tokens where these are in one part.
     """
     by_driver = {driver: seconds_of(curve) for driver, curve in timer.curves.items()}
     zeros = np.zeros_like(TOKENS)
     drivers = (Driver.TOKENS, Driver.ROWS, Driver.GROUP_TOKENS)
     tokens, rows, group = (by_driver.get(driver, zeros) for driver in drivers)
-    if timer.parallelism.dp == 1:
+    if timer.parallelism.shards == 1:
         tokens, group = tokens + group, zeros
     return np.array([tokens, rows, group, tokens + rows])

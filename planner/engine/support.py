@@ -48,6 +48,7 @@ def split_features(llm: LlmSpec, split: Parallelism) -> tuple[EngineFeature, ...
         EngineFeature.PIPELINE: split.pp > 1,
         EngineFeature.RANKS: split.dp > 1,
         EngineFeature.DECODE_CONTEXT: split.dcp > 1,
+        EngineFeature.PROMPT_CONTEXT: split.pcp > 1,
         EngineFeature.EXPERT_GROUPS: has_experts and split.ep > 1,
         EngineFeature.SOME_EXPERT_GROUPS: has_experts and 1 < split.ep < split.stage_gpus,
     }

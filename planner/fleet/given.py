@@ -37,13 +37,13 @@ DEFAULT_RUNNING, DEFAULT_TOKENS = 256, 8192
 """Batch limit [requests] and chunk budget [tokens] of a replica unless they are given. Choices: those of the commands
 `evaluate` and `simulate`."""
 _POOL = re.compile(
-    r"(?P<replicas>[1-9]\d{0,5}) ?[x×] ?(?P<sku>((?! (TP|PP|DP|EP|DCP|c|b|E)\d)[a-zA-Z0-9. -])+?)"
-    r"(?P<knobs>( (TP|PP|DP|EP|DCP|c|b)[1-9]\d{0,6}| E\d{1,4}(\.\d{1,4})?)*)"
+    r"(?P<replicas>[1-9]\d{0,5}) ?[x×] ?(?P<sku>((?! (TP|PP|DP|EP|DCP|PCP|c|b|E)\d)[a-zA-Z0-9. -])+?)"
+    r"(?P<knobs>( (TP|PP|DP|EP|DCP|PCP|c|b)[1-9]\d{0,6}| E\d{1,4}(\.\d{1,4})?)*)"
     r"( (?P<role>mixed|prefill|decode))?"
 )
 _SHOWN = re.compile(r"[\d,]+ ?[x×] ?([^()]+) \((\d+) (mixed|prefill|decode)([^()]*)\)")
 """A pool as `Deployment.summary` says it."""
-_KNOB = re.compile(r"\b(TP|PP|DP|EP|DCP|c|b|E)(\d+(?:\.\d+)?)")
+_KNOB = re.compile(r"\b(TP|PP|DP|EP|DCP|PCP|c|b|E)(\d+(?:\.\d+)?)")
 SEARCHED_FACTOR = 4.0
 """Largest rate that is looked for, over the demand. A choice: beyond it the fleet is several times too large."""
 
@@ -142,7 +142,9 @@ def _pools_in_words(text: str, request: PlanRequest, hardware: HardwareDb) -> li
     words = {name.lower(): count for name, count in _KNOB.findall(found["knobs"])}
     encoders = (float(words.pop("e", 0.0)),)
     numbers = {name: int(count) for name, count in words.items()}
-    degrees = {name: (numbers.get(name, 1),) for name in ("tp", "pp", "dp", "ep", "dcp")}
+    degrees = {name: (numbers.get(name, 1),) for name in ("tp", "pp", "dp", "ep", "dcp", "pcp")}
+    if numbers.get("pcp", 1) > 1 and role is not Role.PREFILL:
+        raise InputError("fleet", text, "only prefill pools share out prompts (PCP)", "write prefill, or leave PCP out")
     space = request.search.model_copy(update={**degrees, "more_engines": (), "encoders": encoders})
     engine = hardware.engines[space.engine]
     calibration = select_calibration(hardware, sku, engine.id) if space.calibrated else None

@@ -18,7 +18,7 @@ from planner.engine import Drafting, ReplicaConfig, memory_share
 from planner.launch.flags import EngineFlag, FlagKind, rows_of
 from planner.launch.servers import OwnPort
 from planner.llm import SIXTEEN_BIT, DraftMethod, LlmSpec, Precision, published_as
-from planner.roofline import gathers_tokens
+from planner.roofline import absorbs_prompts, takes_every_nth
 from planner.serving import Role
 
 CHECKPOINT_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -135,13 +135,18 @@ def _parallelism_options(config: ReplicaConfig, role: Role) -> list[EngineOption
     if split.ep > 1:
         all_ranks = {"ep_all_ranks": split.ep} if split.ep == ranks else {}
         options.append(EngineOption("parallelism.ep", split.ep, {"ep": split.ep, **all_ranks}))
-    if split.dp > 1 and split.ep > 1 and not gathers_tokens(config.sku, split):
-        knob = f"all_to_all={'rack' if ranks <= config.sku.scale_up.domain_gpus else 'network'}"
+    if config.sends_tokens:
+        in_rack = split.pcp == 1 and ranks <= config.sku.scale_up.domain_gpus
+        knob = f"all_to_all={'rack' if in_rack else 'network'}"
         options.append(EngineOption("parallelism.ep", split.ep, {knob: split.ep, f"{knob},role={role}": split.ep}))
-        if config.engine.overlaps_batches and knob.endswith("network"):
+        if config.engine.overlaps_batches and split.pcp == 1 and not in_rack:
             options.append(EngineOption("parallelism.ep", split.ep, {"two_halves": True}))
     if split.dcp > 1:
         options.append(EngineOption("parallelism.dcp", split.dcp, {"dcp": split.dcp}))
+    if split.pcp > 1:
+        latent = any(absorbs_prompts(group.attention, split) for group in config.llm.layers)
+        shares = "tokens" if takes_every_nth(config.llm) else "latent_blocks" if latent else "blocks"
+        options.append(EngineOption("parallelism.pcp", split.pcp, {f"pcp={shares}": split.pcp}))
     if split.redundant_experts:
         copies = split.redundant_experts
         options.append(EngineOption("parallelism.redundant_experts", copies, {"redundant_experts": copies}))

@@ -39,7 +39,6 @@ from planner.roofline.gpu import (
     compute_bound_tokens,
     compute_dtype,
     fast_domain_gpus,
-    gathers_tokens,
     half_precision,
     kernel_activations,
     link_bandwidth_bytes_per_s,
@@ -108,5 +107,5 @@ from planner.roofline.operators import (
 from planner.roofline.prompts import attention_s, prompt_attention, prompt_record
 from planner.roofline.recurrent import RecurrentHeads, recurrent_decode_s, recurrent_prefill_s
 from planner.roofline.shape import NO_FUSION, Bound, Fusion, Load, OperatorFamily, Parallelism, StepShape
-from planner.roofline.splits import require_split
+from planner.roofline.splits import absorbs_prompts, gathers_tokens, require_split, takes_every_nth
 from planner.roofline.step import draft_operators, step_operators

@@ -189,22 +189,6 @@ def fast_domain_gpus(sku: GpuSku) -> int:
     return max(sku.node.gpus, sku.scale_up.domain_gpus)
 
 
-def gathers_tokens(sku: GpuSku, parallelism: Parallelism) -> bool:
-    """True where every attention rank of a stage gets the tokens of all for its experts, else each those it has.
-
-    Up to `MOST_GATHERING_GPUS` inside a server. Inside a rack one-sided kernels are quicker, and TensorRT-LLM takes
-    them (its pull request 8950).
-
-    Args:
-        sku: datasheet.
-        parallelism: how the replica is split.
-
-    Returns:
-        True or false.
-    """
-    return parallelism.stage_gpus <= min(MOST_GATHERING_GPUS, sku.node.gpus)
-
-
 def require_tp_in_one_domain(sku: GpuSku, parallelism: Parallelism) -> None:
     """Refuse tensor parallelism beyond one fast domain or node, unless it is stated and fills domains, and dcp beyond.
 

@@ -63,11 +63,11 @@ NO_FUSION = Fusion()
 
 
 class Parallelism(Frozen):
-    """How one replica is split over GPUs: `tp * dp * pp` of them.
+    """How one replica is split over GPUs: `tp * dp * pcp * pp` of them.
 
     Attention (and all dense matrices) is split over `tp` GPUs and repeated on `dp` ranks that serve requests of their
-    own (attention data parallelism). Routed experts are spread over all `tp * dp` GPUs of a stage: `ep` groups of whole
-    experts, each expert split over the `tp * dp / ep` GPUs of its group; where they do not divide evenly, copies of
+    own (attention data parallelism). Routed experts are spread over all `tp * dp * pcp` GPUs of a stage: `ep` groups of
+    whole experts, each expert split over the others of its group; where they do not divide evenly, copies of
     popular ones (`redundant_experts`) fill the groups. Layers are split over `pp` stages. `tp` beyond one fast domain
     is refused unless `across_domains` says that it is meant: sums then cross the network.
 
@@ -75,6 +75,11 @@ class Parallelism(Frozen):
     keep them of different tokens. Each attends to its part of a context with the queries of all of them, and the parts
     are merged by the logarithms of their sums (Helix Parallelism, arXiv:2507.07120; vLLM,
     docs/serving/context_parallel_deployment.md).
+
+    Context parallelism of prompts repeats attention on `pcp` GPUs as ranks do, but these share out the tokens of every
+    prompt and gather its keys and values in each layer, so that all of them keep the whole cache. The shares are alike
+    in work: blocks from both ends of a prompt, or every pcp-th token (SGLang 0.5.23, ``layers/cp/zigzag.py`` and
+    ``interleave.py``).
     """
 
     tp: int = Field(default=1, ge=1, le=72)
@@ -82,27 +87,36 @@ class Parallelism(Frozen):
     ep: int = Field(default=1, ge=1, le=1024)
     dp: int = Field(default=1, ge=1, le=1024)
     dcp: int = Field(default=1, ge=1, le=72, description="GPUs of tp that share out the tokens of a context")
+    pcp: int = Field(default=1, ge=1, le=72, description="GPUs that share out the tokens of a prompt")
     redundant_experts: int = Field(default=0, ge=0, le=1024, description="copies of experts, of every layer")
     across_domains: bool = Field(default=False, description="tp may reach beyond one fast domain")
 
     @model_validator(mode="after")
     def _degrees_divide(self) -> Self:
-        if (self.tp * self.dp) % self.ep:
-            bound = f"must divide tp * dp = {self.tp * self.dp}"
-            raise InputError("parallelism.ep", self.ep, bound, f"use ep = {self.tp * self.dp} or a divisor of it")
+        if self.stage_gpus % self.ep:
+            bound = f"must divide tp * dp{' * pcp' * (self.pcp > 1)} = {self.stage_gpus}"
+            raise InputError("parallelism.ep", self.ep, bound, f"use ep = {self.stage_gpus} or a divisor of it")
         if self.tp % self.dcp:
             raise InputError("parallelism.dcp", self.dcp, f"must divide tp = {self.tp}", "use a divisor of it")
+        if min(self.dcp, self.pcp) > 1:
+            bound = "GPUs that share out prompts keep whole contexts"
+            raise InputError("parallelism.pcp", self.pcp, bound, "leave dcp or pcp out")
         return self
 
     @property
     def gpus(self) -> int:
         """GPUs of one replica."""
-        return self.tp * self.dp * self.pp
+        return self.stage_gpus * self.pp
 
     @property
     def stage_gpus(self) -> int:
         """GPUs of one pipeline stage: those that share its experts."""
-        return self.tp * self.dp
+        return self.tp * self.shards
+
+    @property
+    def shards(self) -> int:
+        """Parts that the tokens of a stage are in: of its attention ranks, shared out or not."""
+        return self.dp * self.pcp
 
     @property
     def expert_tp(self) -> int:
@@ -112,7 +126,7 @@ class Parallelism(Frozen):
     @property
     def label(self) -> str:
         """E.g. ``TP4``, ``TP2 DP4 EP8`` or ``TP8 DCP8``; degrees of 1 are left out, except that of TP."""
-        degrees = {"TP": self.tp, "PP": self.pp, "DP": self.dp, "EP": self.ep, "DCP": self.dcp}
+        degrees = {"TP": self.tp, "PP": self.pp, "DP": self.dp, "EP": self.ep, "DCP": self.dcp, "PCP": self.pcp}
         return " ".join(f"{name}{degree}" for name, degree in degrees.items() if name == "TP" or degree > 1)
 
 
@@ -146,7 +160,7 @@ class Load:
         tokens: of its rank. group_tokens: of all ranks together, which experts see.
         rows: positions whose next token its rank samples.
         decodes: sequences its rank advances by `queries` tokens each. context: mean tokens each attends to.
-        chunks: prompt chunks of its rank. new, past: mean new and earlier tokens of a chunk, such that
+        chunks: prompt chunks of its rank. new, past: mean new and earlier tokens of its part of a chunk, such that
             chunks * (new * past + new (new + 1) / 2) is the exact number of causal pairs (new is 1 without chunks).
         cached: mean tokens a chunk reads from the cache.
         queries: tokens per decoding sequence and step: 1, more with speculation.
@@ -169,19 +183,20 @@ class Load:
 
         Decodes are spread evenly over the attention ranks and the pipeline's micro-batches; prompt chunks stay whole,
         so that fewer chunks than ranks and micro-batches leave some idle: the busiest rank and micro-batch is meant.
+        Where GPUs share out prompts each has its part of the tokens and pairs of a chunk, and all decodes of its rank.
         """
-        dp, shares = float(parallelism.dp), float(parallelism.dp * parallelism.pp)
+        dp, shares, parts = float(parallelism.dp), float(parallelism.dp * parallelism.pp), float(parallelism.pcp)
         busy = at_least(at_most(shape.chunks, shares), 1.0)
         chunks = shape.chunks / busy
         divisor = at_least(shape.chunks, TINY_COUNT)
-        new = at_least(shape.chunk_tokens / divisor, 1.0)
-        past = at_least((shape.chunk_pairs / divisor) / new - (new + 1.0) / 2.0, 0.0)
+        new = at_least(shape.chunk_tokens / parts / divisor, 1.0)
+        past = at_least((shape.chunk_pairs / parts / divisor) / new - (new + 1.0) / 2.0, 0.0)
         decodes = shape.decodes / shares
         prompt = shape.chunk_tokens / busy
         # Chunks of all ranks meet at the experts: dp ranks of one micro-batch, as many as are busy.
         ranks = at_most(busy, dp)
         return cls(
-            tokens=decodes * queries + prompt,
+            tokens=decodes * queries + prompt / parts,
             group_tokens=decodes * dp * queries + prompt * ranks,
             rows=decodes * queries + chunks,
             decodes=decodes,

@@ -7,7 +7,7 @@ SGLang (python/sglang/srt/layers/moe/fused_moe_triton/layer.py: num_experts % mo
 
 from __future__ import annotations
 
-from hardware_db import Dtype
+from hardware_db import Dtype, GpuSku
 from planner.core import InputError
 from planner.llm import (
     Attention,
@@ -15,6 +15,7 @@ from planner.llm import (
     DenseFeedForward,
     FeedForward,
     GroupedQueryAttention,
+    LatentAttention,
     LinearAttention,
     LlmSpec,
     MoeFeedForward,
@@ -22,6 +23,7 @@ from planner.llm import (
     Precision,
     StateSpace,
 )
+from planner.roofline.gpu import MOST_GATHERING_GPUS
 from planner.roofline.shape import Parallelism
 
 SCALED_CHANNELS = {Dtype.FP8_BLOCK: 128}
@@ -46,7 +48,59 @@ def require_split(llm: LlmSpec, parallelism: Parallelism, precision: Precision) 
         _require_heads(group.attention, parallelism.tp)
         if parallelism.dcp > 1:
             _require_shared_context(group.attention, parallelism)
+        if parallelism.pcp > 1:
+            _require_shared_prompts(group.attention, parallelism)
         _require_channels(group.feed_forward, parallelism, precision)
+
+
+def takes_every_nth(llm: LlmSpec) -> bool:
+    """True where each of n GPUs that share out a prompt takes every n-th token, else blocks from both its ends.
+
+    Args:
+        llm: model; with an index whose scores every token asks for alike: ``--cp-strategy interleave``.
+
+    Returns:
+        True or false.
+    """
+    return any(getattr(group.attention, "index", None) is not None for group in llm.layers)
+
+
+def absorbs_prompts(kind: Attention | None, parallelism: Parallelism) -> bool:
+    """True where prompts run latent attention on latent rows, as decodes do: those that GPUs share out.
+
+    Source: ``_handle_attention_backend`` of SGLang's models/deepseek_common/attention_backend_handler.py.
+
+    Args:
+        kind: of attention.
+        parallelism: how the replica is split.
+
+    Returns:
+        True or false; false where an index chooses the rows anyway.
+    """
+    match kind:
+        case LatentAttention(index=None):
+            return parallelism.pcp > 1
+    return False
+
+
+def gathers_tokens(sku: GpuSku, parallelism: Parallelism, llm: LlmSpec) -> bool:
+    """True where every attention rank of a stage gets the tokens of all for its experts, else each those it has.
+
+    Up to `MOST_GATHERING_GPUS` inside a server. Inside a rack one-sided kernels are quicker, and TensorRT-LLM takes
+    them (its pull request 8950). Beside shared prompts of latent attention SGLang sends tokens wherever the experts are
+    (``moe_a2a_backend`` in its model_overrides/deepseek_v2.py).
+
+    Args:
+        sku: datasheet.
+        parallelism: how the replica is split.
+        llm: model.
+
+    Returns:
+        True or false.
+    """
+    if any(absorbs_prompts(group.attention, parallelism) for group in llm.layers):
+        return False
+    return parallelism.stage_gpus <= min(MOST_GATHERING_GPUS, sku.node.gpus)
 
 
 def _require_heads(kind: Attention | None, tp: int) -> None:
@@ -84,6 +138,22 @@ def _require_shared_context(kind: Attention | None, split: Parallelism) -> None:
             copies = split.tp // kind.kv_heads
             _require_even(field, dcp, copies, f"GPUs that keep the same of {kind.kv_heads} KV heads")
             _require_even(field, dcp, kind.heads // kind.kv_heads, "query heads of a KV head")
+
+
+def _require_shared_prompts(kind: Attention | None, split: Parallelism) -> None:
+    """Refuse context parallelism of prompts where their tokens depend on one another otherwise than through keys that
+    are gathered, and degrees that latent attention does not go with (model_overrides/deepseek_v2.py of SGLang 0.5.23).
+    """
+    field, pcp = "parallelism.pcp", split.pcp
+    match kind:
+        case LatentAttention() | GroupedQueryAttention(index=None, cache_window=0):
+            pass
+        case _:
+            bound = "planned to be shared out are prompts of latent attention and of heads that attend to all keys only"
+            raise InputError(field, pcp, bound, "leave pcp out for this model")
+    if absorbs_prompts(kind, split) and (split.tp > 1 or split.ep != split.stage_gpus):
+        bound = "prompts of latent attention are shared out with attention whole and experts spread over all GPUs"
+        raise InputError(field, pcp, bound, f"use tp = 1 and ep = {split.shards}")
 
 
 def _require_channels(block: FeedForward | None, split: Parallelism, precision: Precision) -> None:

@@ -37,7 +37,6 @@ from planner.roofline.gpu import (
     all_reduce_link_bytes,
     compute_dtype,
     fast_domain_gpus,
-    gathers_tokens,
     half_precision,
     kernel_activations,
     link_bandwidth_bytes_per_s,
@@ -61,7 +60,7 @@ from planner.roofline.operators import (
 from planner.roofline.recurrent import Recurrence, RecurrentHeads
 from planner.roofline.shape import NO_FUSION, Fusion, OperatorFamily, Parallelism
 from planner.roofline.shared_context import GatheredCache, OfDecodes
-from planner.roofline.splits import require_split
+from planner.roofline.splits import absorbs_prompts, gathers_tokens, require_split, takes_every_nth
 
 
 def step_operators(
@@ -98,7 +97,7 @@ def step_operators(
     for group in llm.layers if stage is None else stage.layers:
         operators += builder.layer(group)
     if stage is None or stage.last:
-        operators += builder.head()
+        operators += [*builder.whole_prompts(1.0, builder.hidden), *builder.head()]
     return (*operators, *builder.transfers(parallelism.pp - 1 if stage is None else 1 - stage.last))
 
 
@@ -275,6 +274,7 @@ class _Builder:
             *self.query_norms(kind, count, rotated),
             self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, projected, self.attention_inputs),
             self.elementwise(OperatorFamily.QKV, count, 2.0 * rotated, 1.0),
+            *self.whole_prompts(count, kv_heads * (d + out)),
             *self.softmax(kind, shape),
             *self.head_gates(kind, count, heads, out),
             self.matrix(OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION_OUTPUT, count, self.hidden, heads * out),
@@ -340,6 +340,20 @@ class _Builder:
         )
         return [*merge, GatheredCache.of(gather)]
 
+    def whole_prompts(self, count: float, values: float) -> list[Operator]:
+        """Values of every token of a prompt gathered by the GPUs that share it out, and copied into its order: every
+        n-th token by one transposition, blocks rank by rank, block by block and into keys and values
+        (``gather_kv_cache`` and ``materialize_full_kv`` of SGLang's layers/cp/interleave.py and zigzag.py).
+        """
+        pcp, passes = self.parallelism.pcp, 1.0 if takes_every_nth(self.llm) else 3.0
+        if pcp == 1:
+            return []
+        family = OperatorFamily.ALL_GATHER
+        return [
+            self.collective(family, "all_gather", pcp, count, Driver.TOKENS, pcp * values, (pcp - 1) / pcp),
+            self.elementwise(family, count, 2.0 * passes * pcp * values, passes),
+        ]
+
     def head_gates(self, kind: GroupedQueryAttention, count: float, heads: float, channels: float) -> list[Operator]:
         """A gate of one value a head: its projection, and its product with the output."""
         if not kind.head_gate:
@@ -376,17 +390,19 @@ class _Builder:
         prefill, decode = (ChosenPrefill, ChosenDecode) if top_k else (LatentPrefill, LatentDecode)
         rank = float(kind.query_rank)
         expand = heads * (kind.nope_dim + kind.value_dim)
+        absorbed = absorbs_prompts(kind, self.parallelism)
         operators: list[Operator] = [
             self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, rank + row, self.hidden),
             self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, heads * query, rank or self.hidden),
             self.elementwise(OperatorFamily.QKV, count, 2.0 * (rank + row) + 2.0 * heads * kind.rope_dim, 5.0),
             self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, expand, float(kind.kv_rank)),
+            *self.whole_prompts(count, row),
             prefill(
                 OperatorFamily.ATTENTION_PREFILL,
                 *layers,
                 heads=heads,
-                key_dim=query,
-                value_dim=float(kind.value_dim),
+                key_dim=row if absorbed else query,
+                value_dim=float(kind.kv_rank if absorbed else kind.value_dim),
                 kv_rank=float(kind.kv_rank),
                 rope_dim=float(kind.rope_dim),
                 kv_cache=cache,
@@ -418,6 +434,7 @@ class _Builder:
             operators += [
                 self.matrix(OperatorFamily.INDEX, Part.ATTENTION, count, float(index.heads * index.head_dim), rank),
                 self.plain(OperatorFamily.INDEX, count, float(index.head_dim + index.heads), self.hidden),
+                *self.whole_prompts(count, float(index.head_dim)),
                 ChoosingIndex(
                     OperatorFamily.INDEX,
                     compute_dtype(Dtype.FP8, self.sku),
@@ -604,7 +621,7 @@ class _Builder:
                 activations,
                 self.skew,
                 split.redundant_experts,
-                split.dp > 1 and not gathers_tokens(self.sku, split),
+                split.shards > 1 and not gathers_tokens(self.sku, split, self.llm),
             )
         )
         if moe.latent:
@@ -612,8 +629,8 @@ class _Builder:
             operators.append(self.plain(OperatorFamily.ROUTER, count, self.hidden, float(moe.latent)))
         if moe.latent_norm:
             operators.append(self.elementwise(OperatorFamily.NORM, count, 2.0 * moe.latent, 1.0))
-            operators += self.all_reduce(layers, float(moe.latent)) if split.dp == 1 else []
-        return operators + (self.exchange(count, moe) if split.dp > 1 else self.block_sum(layers))
+            operators += self.all_reduce(layers, float(moe.latent)) if split.shards == 1 else []
+        return operators + (self.exchange(count, moe) if split.shards > 1 else self.block_sum(layers))
 
     def beside(self, layers: int) -> list[Operator]:
         """Operators that join a dense block to the experts beside it.
@@ -628,7 +645,7 @@ class _Builder:
         """Tokens of all attention ranks to the experts and back: gathered, or sent to those they visit."""
         gpus, width = self.parallelism.stage_gpus, float(moe.width(self.llm.hidden_size))
         family = OperatorFamily.EXPERT_EXCHANGE
-        if gathers_tokens(self.sku, self.parallelism):
+        if gathers_tokens(self.sku, self.parallelism, self.llm):
             sizes = (gpus, count, Driver.GROUP_TOKENS, width, (gpus - 1) / gpus)
             return [self.collective(family, operation, *sizes) for operation in ("all_gather", "reduce_scatter")]
         values, visits = width / self.tp, float(moe.experts_per_token)

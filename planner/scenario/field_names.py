@@ -28,9 +28,8 @@ EXAMPLES = {
 """Form of a field that every scenario must have."""
 NOT_PLANNED = {
     r"dcp_size|decode_context_parallel\w*": "write search.dcp, its name here, e.g. search.dcp: [1, 2, 4, 8]",
-    r"p?cp(_size)?|\w*context_parallel\w*": "context parallelism of prompts is not planned, that of decodes is "
-    "search.dcp; long prompts are spread by search.tp, by search.pp, or over a prefill pool (search.modes: "
-    "[disaggregated])",
+    r"(attn_|p)?cp(_size)?|\w*(context_parallel|prefill_cp)\w*": "write search.pcp for prompts, e.g. search.pcp: "
+    "[1, 8], in prefill pools (search.modes: [disaggregated]); that of decodes is search.dcp",
     r"\w*encod(e|er|ers|ing)(_\w*)?|epd": "write search.encoders, GPUs of encoders for each replica, e.g. "
     "search.encoders: [0, 0.25, 0.5, 1]",
 }

@@ -269,7 +269,7 @@ def _variants(
         (split, place, order, engine)
         for place, precision in enumerate(formats)
         for order, engine in enumerate(search.engines)
-        for split in splits(search, demand.llm, precision, offer.sku, engines[engine])
+        for split in splits(search, demand.llm, precision, offer.sku, engines[engine], role)
     )
     caches, drafts, adapters = _caches(search, demand, role), _drafts(search, demand, role), _adapters(search)
     encoders = (0.0,) if role is Role.DECODE or not search.encoders else tuple(dict.fromkeys(search.encoders))

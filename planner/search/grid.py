@@ -8,6 +8,7 @@ What is given is taken as it is. A degree that is not given follows from the mod
 - Attention data parallelism: for mixtures of experts alone, since on a dense model its ranks are replicas under
   another name. One stage; `tp * dp` powers of two up to the scale-up domain, or up to the number of experts where that
   is more.
+- Context parallelism, of decodes and of prompts: none; of prompts in prefill pools alone.
 - Expert parallelism: none or over all GPUs of the stage, which is what every engine can be started with; powers of two
   between where the engine is known to take them. Where their tokens leave the server the engine balances them, with at
   least `BALANCING_COPIES` copies, as many as make every GPU hold as many experts.
@@ -28,6 +29,7 @@ sec. 3.4.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -69,10 +71,11 @@ class Split(NamedTuple):
     ep: int
     redundant_experts: int = 0
     dcp: int = 1
+    pcp: int = 1
 
 
 def splits(
-    search: SearchSpace, llm: LlmSpec, precision: Precision, sku: GpuSku, engine: EngineProfile
+    search: SearchSpace, llm: LlmSpec, precision: Precision, sku: GpuSku, engine: EngineProfile, role: Role = Role.MIXED
 ) -> Iterator[Split]:
     """Every split to look at, those that make no replica among them.
 
@@ -82,6 +85,7 @@ def splits(
         precision: its number formats.
         sku: the GPU.
         engine: it is started with.
+        role: of the pool.
 
     Yields:
         Splits, small degrees first.
@@ -90,13 +94,14 @@ def splits(
     pps = sorted(set(search.pp)) or _stages(llm, precision, sku, max(tps))
     experts = llm.routed_experts
     has_ranks = EngineFeature.RANKS not in NOT_STARTED.get(engine.id, ())
+    pcps = sorted(set(search.pcp)) if search.pcp and role is Role.PREFILL else [1]
     between = any(row.supported and row.feature is EngineFeature.SOME_EXPERT_GROUPS for row in engine.support)
     for tp in tps:
         for pp in pps:
             for dp in sorted(set(search.dp)) or (_ranks(experts, sku, tp, pp) if has_ranks else [1]):
-                for ep in sorted(set(search.ep)) or _expert_groups(experts, sku, tp, dp, between):
-                    for dcp in sorted(set(search.dcp)) or [1]:
-                        yield Split(tp, pp, dp, ep, _copies(experts, sku, dp, ep), dcp)
+                for dcp, pcp in itertools.product(sorted(set(search.dcp)) or [1], pcps):
+                    for ep in sorted(set(search.ep)) or _expert_groups(experts, sku, tp, dp * pcp, between):
+                        yield Split(tp, pp, dp, ep, _copies(experts, sku, dp, ep), dcp, pcp)
 
 
 def _powers_of_two(most: int) -> list[int]:

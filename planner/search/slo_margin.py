@@ -189,7 +189,10 @@ def _of_prompts(pool: Pool, loaded: PoolUnderLoad, workload: Workload) -> dict[M
     ttft = sum_of_independent(loaded.queue.ttft, request)
     if bool((workload.lengths.outputs > 1).any()):
         lengths, share = decoding_only(workload.lengths)
-        receiver = rebuilt(pool.config, encoders=0.0) if pool.encoders else pool.config
+        split, receiver = pool.config.parallelism, pool.config
+        if pool.encoders or split.pcp > 1:  # decode pools have neither encoders nor prompts to share out
+            ranks = split.model_copy(update={"dp": split.shards, "pcp": 1})
+            receiver = rebuilt(pool.config, encoders=0.0, parallelism=ranks)
         both = Deployment.disaggregated(pool.config, receiver)
         transfers = piecewise_transfers(both, lengths, loaded.prefix_hits)
         ready = sum_of_independent(prompt_and_transfer(loaded.queue, transfers, lengths), request)

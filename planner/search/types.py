@@ -93,6 +93,11 @@ class SearchSpace(Frozen):
         description="decode context parallelism: GPUs of tp that keep the same KV heads share out the tokens instead; "
         "empty: none",
     )
+    pcp: Annotated[tuple[int, ...], Follows] = Field(
+        default=(),
+        description="context parallelism of prompts: so many GPUs of a replica of a prefill pool share out the tokens "
+        "of each prompt; empty: none",
+    )
     encoders: tuple[Annotated[float, Field(ge=0.0, le=1024.0)], ...] = Field(
         default=(),
         description="GPUs that encode images for each replica that reads prompts, in a pool of their own, to choose "
@@ -163,6 +168,7 @@ class SearchSpace(Frozen):
             "skus": [pool.config.sku.id for pool in pools],
             "modes": [Mode.MIXED if pool.role is Role.MIXED else Mode.DISAGGREGATED for pool in pools],
             **{name: [getattr(each, name) for each in degrees] for name in ("tp", "pp", "dp", "ep", "dcp")},
+            "pcp": [pool.config.parallelism.pcp for pool in pools if pool.role is Role.PREFILL],
             "max_running_requests": [config.max_running_requests for config in decoding],
             "max_batched_tokens": [config.max_batched_tokens for config in reading],
             "encoders": [config.encoders for config in reading],
@@ -181,7 +187,7 @@ class SearchSpace(Frozen):
         if any(self.kv_tiers) and self.prefix_cache and True not in self.prefix_cache:
             bound = "KV tiers are levels of the prefix cache"
             raise InputError("prefix_cache", list(self.prefix_cache), bound, "write [true], or [false, true]")
-        for name in ("tp", "pp", "dp", "ep", "dcp", "max_running_requests", "max_batched_tokens"):
+        for name in ("tp", "pp", "dp", "ep", "dcp", "pcp", "max_running_requests", "max_batched_tokens"):
             values = getattr(self, name)
             if min(values, default=1) < 1:
                 raise InputError(name, min(values), "must be >= 1")

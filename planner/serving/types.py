@@ -132,6 +132,12 @@ class Deployment(Frozen):
             raise InputError("deployment.pools.routers", "several", "take turns", "leave router out, or have one")
         if roles not in ((Role.MIXED,), (Role.PREFILL, Role.DECODE)):
             raise InputError("deployment.pools.role", [str(r) for r in roles], "must be (mixed) or (prefill, decode)")
+        for pool in self.pools:
+            if pool.config.parallelism.pcp > 1 and pool.role is not Role.PREFILL:
+                bound = f"{pool.role} pools decode, which each of the GPUs that share out prompts would repeat"
+                raise InputError(
+                    "deployment.pools.parallelism.pcp", pool.config.parallelism.pcp, bound, "use it in prefill pools"
+                )
         if self.pools[-1].role is Role.DECODE and self.pools[-1].encoders:
             raise InputError("deployment.pools.encoders", self.pools[-1].encoders, "prefill pools have encoders")
         llms = {pool.config.llm.id for pool in self.pools}
@@ -198,12 +204,16 @@ class Deployment(Frozen):
     def kv_links(self) -> tuple[int, ...]:
         """KV transfers that a replica of each pool can send or receive at once: its GPUs over those of one transfer."""
         fewest = min(_sequence_gpus(pool) for pool in self.pools)
-        return tuple(pool.config.parallelism.gpus // fewest for pool in self.pools)
+        return tuple(_sequence_gpus(pool) * pool.config.parallelism.dp // fewest for pool in self.pools)
 
 
 def _sequence_gpus(pool: Pool) -> int:
-    """GPUs of a replica that hold a sequence: one attention rank."""
-    return pool.config.parallelism.gpus // pool.config.parallelism.dp
+    """GPUs of a replica that send or receive a sequence: one attention rank.
+
+    Of GPUs that share out prompts one sends the cache that all hold (``SGLANG_DISAGGREGATION_ALL_CP_RANKS_TRANSFER`` of
+    SGLang's environ.py is off).
+    """
+    return pool.config.parallelism.gpus // pool.config.parallelism.shards
 
 
 def encoder_gpus(config: ReplicaConfig, replicas: int) -> int:

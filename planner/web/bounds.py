@@ -39,6 +39,7 @@ _GRID = (
     "dp",
     "ep",
     "dcp",
+    "pcp",
     "max_running_requests",
     "max_batched_tokens",
     "more_engines",

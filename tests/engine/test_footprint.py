@@ -24,7 +24,7 @@ from planner.engine.footprint import (
 )
 from planner.llm import load_llm
 from planner.roofline import Parallelism
-from tests.builders import FP8, HARDWARE, replica
+from tests.builders import FP8, HARDWARE, calibrated, replica
 
 TIGHT = replica("llama-3.3-70b-instruct", precision=FP8, max_batched_tokens=512, max_running_requests=16)
 """70 GB of FP8 weights on one H100: room for some tens of thousands of tokens."""
@@ -80,6 +80,15 @@ class TestCapacity:
         found = [memory_footprint(replica("deepseek-v3", h200, precision=FP8, parallelism=split)) for split in splits]
         assert [one.kv_capacity_tokens / found[0].kv_capacity_tokens for one in found] == [1.0, 2.0, 4.0, 8.0]
         assert len({one.kv_blocks for one in found}) == 1  # of 16, 32, 64 and 128 tokens
+
+    def test_gpus_that_share_out_prompts_hold_one_cache_together(self) -> None:
+        """61 latent rows of 576 values of every token on each of them, beside the weights of attention ranks."""
+        ranks, shared = (
+            memory_footprint(calibrated("deepseek-v3", "h200-sxm", "sglang", precision=FP8, parallelism=split))
+            for split in (Parallelism(dp=8, ep=8), Parallelism(pcp=8, ep=8))
+        )
+        assert shared.weights_bytes == ranks.weights_bytes
+        assert shared.kv_capacity_tokens == int(shared.kv_capacity_bytes // (61 * 576))
 
     def test_what_a_sequence_takes_beside_its_tokens_is_in_whole_blocks(self) -> None:
         """gpt-oss-120b: 18 windowed layers of 9 blocks of 16 tokens; as many full ones: 9 blocks' worth."""

@@ -44,6 +44,7 @@ MODELS: dict[str, Parallelism] = {
     "gemma-3-27b-it": Parallelism(),
     "gemma-4-26b-a4b": Parallelism(tp=2),
     "mimo-v2-flash": Parallelism(tp=4),
+    "qwen3-235b-a22b": Parallelism(tp=2, pcp=4, ep=8),
 }
 """One model of each kind of attention and feed-forward, and a usual split of it."""
 MORE_KERNELS: dict[str, Parallelism] = {
@@ -166,6 +167,7 @@ SPLITS = {
     "gemma-3-27b-it": [Parallelism(dp=2, pp=2)],
     "deepseek-v3.2": [Parallelism(tp=4, dp=2, ep=8), Parallelism(tp=2, dp=2, pp=2)],
     "qwen3-next-80b-a3b-thinking": [Parallelism(tp=2, dp=2, ep=4)],
+    "qwen3-30b-a3b": [Parallelism(pcp=2, ep=2), Parallelism(tp=2, dp=2, pcp=2, pp=2)],
 }
 
 

@@ -119,6 +119,15 @@ def test_encoders_are_bought_with_their_pool() -> None:
     assert given.summary == "5 × H100 SXM (3 mixed TP1 E0.5)"
 
 
+def test_prompts_are_shared_out_in_prefill_pools_as_typed() -> None:
+    long = load_scenario("chat-llama-70b", ["llm=deepseek-v3.2", "search.engine=sglang"])
+    pair = deployment_in_words("2 x h200-sxm TP1 EP8 PCP8 prefill + 1 x h200-sxm TP8 decode", long, HARDWARE)
+    assert [pool.config.parallelism.pcp for pool in pair.pools] == [8, 1]
+    assert pair.summary == "16 × H200 SXM (2 prefill TP1 EP8 PCP8) + 8 × H200 SXM (1 decode TP8)"
+    with pytest.raises(InputError, match="only prefill pools share out prompts"):
+        deployment_in_words("2 x h200-sxm TP1 EP8 PCP8 mixed", long, HARDWARE)
+
+
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 

@@ -125,6 +125,36 @@ def test_experts_over_many_servers_or_in_a_rack_get_the_kernels_that_are_planned
 
 
 @pytest.mark.parametrize(
+    ("model", "split", "words"),
+    [
+        ("qwen3-30b-a3b", {"tp": 2, "pcp": 2, "ep": 4}, {"--attn-cp-size": "2", "--cp-strategy": "zigzag"}),
+        ("deepseek-v3.2", {"pcp": 8, "ep": 8}, {"--attn-cp-size": "8", "--cp-strategy": "interleave"}),
+        (
+            "deepseek-r1",
+            {"pcp": 8, "ep": 8},
+            {"--cp-strategy": "zigzag", "--attention-backend": "fa3", "--moe-a2a-backend": "deepep"},
+        ),
+    ],
+)
+def test_sglang_is_told_how_gpus_share_out_prompts(model: str, split: dict[str, int], words: dict[str, str]) -> None:
+    """``--tp-size`` counts them; experts beside latent attention get their tokens sent, as its start would set it."""
+    config = calibrated(model, engine="sglang", parallelism=Parallelism(**split))
+    flags = dict(rendered_options(config, chosen_options(config, Role.PREFILL, 8192)).flags)
+    stage = split.get("tp", 1) * split["pcp"]
+    assert {
+        **words,
+        "--enable-prefill-cp": "",
+        "--tp-size": str(stage),
+        "--ep-size": str(stage),
+    }.items() <= flags.items()
+    assert ("--moe-a2a-backend" in flags) == ("--moe-a2a-backend" in words)
+    assert "--enable-two-batch-overlap" not in flags
+    with FLAGS.open(encoding="utf-8") as lines:
+        known = {row["flag"]: row for row in csv.DictReader(lines) if "sglang" in row["program"]}
+    assert all(known[flag]["takes"] == "int" or value in known[flag]["choices"] for flag, value in words.items())
+
+
+@pytest.mark.parametrize(
     ("engine", "words"),
     [
         ("vllm", {"--decode-context-parallel-size": "4"}),

@@ -40,6 +40,13 @@ UNPACKED = Precision(weights=Dtype.FP8_BLOCK, activations=Dtype.BF16)
         ("gpt-oss-120b", Parallelism(tp=16, dcp=2), BF16, "do not share out windows"),
         ("deepseek-v3.2", Parallelism(tp=8, dcp=8), BF16, "keys that an index chooses"),
         ("deepseek-v4-flash", Parallelism(tp=8, dcp=8), BF16, "do not share out windows"),
+        # model_overrides/deepseek_v2.py of SGLang 0.5.23: attention TP 1 and ep_size == tp_size.
+        ("deepseek-r1", Parallelism(tp=2, pcp=4, ep=8), BF16, "Fix: use tp = 1 and ep = 4"),
+        ("deepseek-r1", Parallelism(pcp=8), BF16, "Fix: use tp = 1 and ep = 8"),
+        ("deepseek-v4-flash", Parallelism(pcp=8, ep=8), BF16, "of heads that attend to all keys only"),
+        ("gpt-oss-120b", Parallelism(pcp=8, ep=8), BF16, "of heads that attend to all keys only"),
+        ("minimax-m3", Parallelism(pcp=8, ep=8), BF16, "of heads that attend to all keys only"),
+        ("qwen3-next-80b-a3b-thinking", Parallelism(pcp=8, ep=8), BF16, "of heads that attend to all keys only"),
     ],
 )
 def test_uneven_splits_are_refused_by_name(model: str, split: Parallelism, precision: Precision, named: str) -> None:
@@ -60,6 +67,10 @@ def test_uneven_splits_are_refused_by_name(model: str, split: Parallelism, preci
         ("deepseek-r1", Parallelism(tp=8, dcp=8), FP8_BLOCK),
         ("kimi-k2-instruct", Parallelism(tp=16, dcp=8), FP8_BLOCK),
         ("qwen3-235b-a22b", Parallelism(tp=8, dcp=2), BF16),
+        # Registered tests of SGLang: Qwen3 with tp 4, attn-cp 2, ep 4; DeepSeek; and its pull request 23292.
+        ("qwen3-30b-a3b", Parallelism(tp=2, pcp=2, ep=4), BF16),
+        ("deepseek-v3.2", Parallelism(pcp=8, ep=8), FP8_BLOCK),
+        ("deepseek-r1", Parallelism(pcp=8, ep=8), FP8_BLOCK),
     ],
 )
 def test_splits_that_people_run_are_taken(model: str, split: Parallelism, precision: Precision) -> None:

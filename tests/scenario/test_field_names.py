@@ -105,15 +105,17 @@ def test_whoever_adds_each_missing_field_as_shown_ends_with_a_scenario() -> None
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("cp", "context parallelism of prompts is not planned, that of decodes is search.dcp"),
+        ("cp", "write search.pcp for prompts"),
+        ("attn_cp_size", "write search.pcp for prompts"),
+        ("enable_prefill_cp", "write search.pcp for prompts"),
         ("dcp_size", "write search.dcp"),
         ("decode_context_parallel_size", "write search.dcp"),
-        ("prefill_context_parallel_size", "context parallelism of prompts is not planned"),
+        ("prefill_context_parallel_size", "write search.pcp for prompts"),
         ("encoder_pools", "write search.encoders"),
         ("epd", "write search.encoders"),
     ],
 )
-def test_what_is_not_planned_is_refused_by_its_name(name: str, said: str) -> None:
-    """Engines have both, so people ask for them: a list of other fields would not tell that they are missing."""
+def test_what_engines_call_otherwise_is_refused_by_its_name(name: str, said: str) -> None:
+    """People write what engines call them: a list of all other fields would not tell them that they are there."""
     with pytest.raises(InputError, match=said):
         load_scenario("chat-llama-70b", [f"search.{name}=2"])

@@ -297,3 +297,13 @@ def test_given_degrees_are_taken_as_they_are() -> None:
 
 def test_contexts_are_shared_out_only_where_that_is_asked_for() -> None:
     assert {split.dcp for split in splits_of("deepseek-v3")} == {1}
+
+
+def test_prompts_are_shared_out_where_that_is_asked_for_and_by_prefill_pools_alone() -> None:
+    """A decode pool beside such a prefill pool has none of it: in SGLang "Decode cp size should be equal to 1"."""
+    assert {split.pcp for split in splits_of("deepseek-v3.2")} == {1}
+    asked, given = demand("deepseek-v3.2", 30_000), {"tp": (1, 8), "pp": (1,), "dp": (1,), "pcp": (1, 8)}
+    families = found(asked, engine="sglang", **given).families
+    pools = {(one.role, one.members[0].config.parallelism.pcp) for one in families}
+    assert {(Role.PREFILL, 8), (Role.DECODE, 1)} <= pools
+    assert not {(Role.MIXED, 8), (Role.DECODE, 8)} & pools

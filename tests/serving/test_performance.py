@@ -366,3 +366,27 @@ def test_one_common_error_is_carried_in_full_and_independent_ones_by_squares() -
     nothing = {key: fit.model_copy(update={"spread": 0.0}) for key, fit in kernels.items()}
     exact = alike.model_copy(update={"calibration": fits.model_copy(update={"kernels": nothing})})
     assert step_spread(exact, StepShape(64.0, 64 * 4000.0)) == 0.0
+
+
+def test_a_long_prompt_that_eight_gpus_share_out_has_its_first_token_sooner() -> None:
+    """DeepSeek-V3.2 alone: its index scores every pair on every GPU of a tensor-parallel group, and on one of eight
+    that share prompts out; theory and simulation agree, and decodes take as long as beside a pool without.
+    """
+    lone = Workload.of(1e-5, TokenLengths.constant(100_000, 50))
+    by_heads, shared = (
+        Deployment.disaggregated(
+            *(
+                calibrated("deepseek-v3.2", engine="sglang", precision=FP8, parallelism=split)
+                for split in (prefill, Parallelism(tp=8, ep=8))
+            )
+        )
+        for prefill in (Parallelism(tp=8, ep=8), Parallelism(pcp=8, ep=8))
+    )
+    found = [evaluate(one, lone) for one in (by_heads, shared)]
+    assert found[0].ttft.mean_s / found[1].ttft.mean_s > 3.0
+    assert found[0].tpot.mean_s == pytest.approx(found[1].tpot.mean_s)
+    simulated = simulate(shared, lone, requests=20, seed=1)
+    assert simulated.ttft.mean_s == pytest.approx(found[1].ttft.mean_s, rel=1e-3)
+    config = shared.pools[0].config
+    steps_s = [step_time(config, [], [(min(8192, 100_000 - at), at)]).total_s for at in range(0, 100_000, 8192)]
+    assert sum(steps_s) < found[1].ttft.mean_s < 1.2 * sum(steps_s)  # and the way of its cache, from one GPU

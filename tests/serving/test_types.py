@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from planner.core import InputError, Metric
+from planner.roofline import Parallelism
 from planner.serving import Deployment, Method, Performance, Pool, Role
 from planner.workload import LatencyDistribution, LatencyTarget, Slo
-from tests.builders import FP8, disaggregated, mixed, replica
+from tests.builders import FP8, calibrated, disaggregated, mixed, replica
 
 SLO = Slo(
     targets=(
@@ -71,6 +72,20 @@ def test_kv_travels_over_the_nics_of_the_smaller_replica() -> None:
     pair = Deployment.disaggregated(replica(tp=4), replica(tp=2))
     assert pair.kv_link_bytes_per_s == 0.85 * 2 * 50e9
     assert mixed().kv_link_bytes_per_s == float("inf")
+
+
+def test_prefill_pools_alone_share_out_prompts_and_one_gpu_sends_the_cache_of_all() -> None:
+    """SGLang 0.5.23: "Decode cp size should be equal to 1", and other ranks than the first are dummies that send none
+    (disaggregation/common/conn.py).
+    """
+    shared = calibrated("qwen3-30b-a3b", engine="sglang", parallelism=Parallelism(pcp=8, ep=8))
+    decode = calibrated("qwen3-30b-a3b", engine="sglang", parallelism=Parallelism(tp=4))
+    pair = Deployment.disaggregated(shared, decode)
+    assert pair.kv_link_bytes_per_s == 0.85 * 50e9
+    assert pair.kv_links == (1, 4)
+    for refused in (lambda: Deployment.mixed(shared), lambda: Deployment.disaggregated(decode, shared)):
+        with pytest.raises(InputError, match="use it in prefill pools"):
+            refused()
 
 
 def test_roles_and_formats_must_fit_together() -> None:
