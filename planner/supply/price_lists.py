@@ -5,7 +5,7 @@
   skypilot-org/skypilot-catalog (commit 9ac57f4). A name such as H100 means another GPU on every cloud; which, says
   ``presets/cloud_gpus.csv``, row by row with its source. Names that are not there are listed and left out.
   Clouds that are not there are called as their folder (``catalogs/v8/vast/vms.csv``), and have the GPUs whose names,
-  or whose instance types, tell the form: ``H100-SXM``, not ``H100``, which is several.
+  instance types or GPUInfo tell form and memory: ``H100-SXM``, or ``H100`` that is ``NVIDIA-H100-80GB-HBM3`` there.
 - offers of Vast.ai (``vastai search offers --raw``, JSON): gpu_name, gpu_ram [MiB], num_gpus, dph_total and min_bid of
   the whole machine [USD/h], geolocation. vast.ai/docs, "Search offers".
 - price lists of Nebius, Crusoe and others as tables or lists of objects: a column of GPUs (`GPU_NAMES`) and one of USD
@@ -304,7 +304,7 @@ def _cloud_name(provider: str | None, folder: str, in_catalog: bool = False) -> 
 
 @dataclass(frozen=True)
 class _Offer:
-    """A row of a catalog with GPUs: prices of the whole of it [USD/h], or None."""
+    """A row of a catalog with GPUs: prices of the whole of it [USD/h], or None; `told` is what it says of the GPU."""
 
     instance: str
     accelerator: str
@@ -312,6 +312,7 @@ class _Offer:
     region: str
     zone: str
     usd: Mapping[str, float]
+    told: str
 
 
 def _catalog_prices(reader: csv.DictReader[str], cloud: str, origin: _Origin, skus: Mapping[str, object]) -> PriceList:
@@ -328,7 +329,8 @@ def _catalog_prices(reader: csv.DictReader[str], cloud: str, origin: _Origin, sk
         elif not float(count).is_integer():
             found.left_out["offers of a part of a GPU"] += 1
         else:
-            offers.append(_Offer(instance, accelerator, int(count), region, zone, usd))
+            told = _told_by_info(_cell(row, "gpuinfo"))
+            offers.append(_Offer(instance, accelerator, int(count), region, zone, usd, told))
     for offer in offers:
         cloud_gpu = _cloud_gpu_of(cloud, offer) or _told_gpu(cloud, offer, skus)
         if cloud_gpu is None or cloud_gpu.sku not in skus:
@@ -347,6 +349,13 @@ def _cloud_gpu_of(cloud: str, offer: _Offer) -> CloudGpu | None:
     return None
 
 
+def _told_by_info(text: str) -> str:
+    """Name and memory of the GPU in the column GPUInfo: a dictionary as text that SkyPilot itself does not use."""
+    names = re.findall(r"""Name['"]+: ['"]+([^'"]{1,60})""", text)
+    mib = re.findall(r"""SizeInMiB['"]+: (\d{4,6})\b""", text)
+    return " ".join((*names[:1], *(f"{round(int(size) / 1024)}gb" for size in mib[:1])))
+
+
 @cache
 def _known_machines() -> dict[str, tuple[str, int]]:
     return bills.known_types(load_hardware())
@@ -354,7 +363,7 @@ def _known_machines() -> dict[str, tuple[str, int]]:
 
 def _told_gpu(cloud: str, offer: _Offer, skus: Mapping[str, object]) -> CloudGpu | None:
     """The GPU of an offer without a row of its own, where its name tells it, or the packaged lists know its machine."""
-    sku = told_sku(f"{offer.accelerator} {offer.instance}", offer.accelerator, skus)
+    sku = told_sku(f"{offer.accelerator} {offer.instance} {offer.told}", offer.accelerator, skus)
     known, gpus = _known_machines().get(bills.plain_type(offer.instance), (None, 0))
     sku = sku or (known if gpus == offer.count else None)
     provider = next((gpu.provider for gpu in cloud_gpus() if gpu.cloud == cloud), cloud)
@@ -367,11 +376,12 @@ def told_sku(words: str, name: str, skus: Mapping[str, object]) -> str | None:
     Form and memory must be said where SKUs differ in them. An H100 of 80 GB of HBM3 is the SXM one.
 
     >>> skus = load_hardware().skus
-    >>> names = ("H100-80GB-HBM3", "H100 PCIE", "RTX 4090", "H200", "H100", "A100 SXM4", "A100-80GB-SXM4")
+    >>> names = ("H100-80GB-HBM3", "H100-80G-PCIe", "RTX 4090", "H200", "H100", "A100 SXM4", "A100-80GB-SXM4")
     >>> [told_sku(name, name, skus) for name in names]
     ['h100-sxm', 'h100-pcie', 'rtx-4090', 'h200-sxm', None, None, 'a100-sxm-80gb']
     """
-    words, name = (re.sub(r"(?<=\d)[ _](?=gi?b\b)", "", text) for text in (words.lower(), name.lower()))
+    name = re.sub(r"(?<=\d)g\b", "gb", name.lower())
+    words, name = (re.sub(r"(?<=\d)[ _](?=gi?b\b)", "", text) for text in (f"{words} {name}".lower(), name))
     told = {re.sub(r"(?<=sxm)\d$", "", word) for word in re.findall(r"[a-z]+\d*|\d+[a-z]*", words)}
     told |= {"sxm"} if {"80gb", "hbm3"} <= told or told & _SERVERS_OF_EIGHT else set()
     plain = [re.sub(r"(?<=sxm)\d$", "", word) for word in re.split(r"[^a-z0-9]+", name)]

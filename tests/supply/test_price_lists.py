@@ -189,6 +189,37 @@ CRUSOE_LIST = """{"prices": [
 ]}"""
 
 
+GPU_INFO = "{{'Gpus': [{{'Name': '{}', 'Manufacturer': 'NVIDIA', 'Count': 1, 'MemoryInfo': {{'SizeInMiB': {}}}}}]}}"
+INFORMED = [
+    ("hyperbolic", "1x-H100-75-722", "H100", "NVIDIA-H100-80GB-HBM3", 81559, "h100-sxm"),
+    ("hyperstack", "n3-H100x1", "H100-80G-PCIe", "H100-80G-PCIe", 81920, "h100-pcie"),
+    ("hyperstack", "n3-A100x1", "A100-80G-PCIe", "A100-80G-PCIe", 81920, "a100-pcie-80gb"),
+    ("cudo", "epyc-genoa-a100-pcie_1x2v4gb", "A100", "A100", 81920, "a100-pcie-80gb"),
+    ("mithril", "h100-80gb.sxm.1x", "H100", "H100", 81920, "h100-sxm"),
+    ("jarvislabs", "1x_H100_24V_200G", "H100", "H100", 81920, None),
+    ("seeweb", "ECS1GPU3", "A100", "A100", 81920, None),
+    ("seeweb", "ECS1GPU7", "L40S", "L40S", 49152, "l40s"),
+]
+"""Rows of the catalogs of these clouds (skypilot-org/skypilot-catalog, catalogs/v8, commits 0082b04 to 57d6578)."""
+
+
+@pytest.mark.parametrize(("cloud", "machine", "name", "told", "mib", "sku"), INFORMED)
+def test_what_a_catalog_tells_of_a_gpu_counts(
+    tmp_path: Path, cloud: str, machine: str, name: str, told: str, mib: int, sku: str | None
+) -> None:
+    """The column GPUInfo names form and memory where AcceleratorName does not; two forms of 80 GB stay unknown."""
+    file = tmp_path / "catalogs" / "v8" / cloud / "vms.csv"
+    file.parent.mkdir(parents=True)
+    head = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice"
+    file.write_text(f'{head}\n{machine},{name},1,16,120,1.5,here,"{GPU_INFO.format(told, mib)}",\n', encoding="utf-8")
+    if sku is None:
+        with pytest.raises(InputError, match=name):
+            read_prices(file, retrieved_on=DAY)
+        return
+    found = read_prices(file, retrieved_on=DAY)
+    assert [(p.sku, p.usd_per_gpu_hour) for p in found.prices] == [(sku, 1.5)]
+
+
 def test_a_catalog_is_of_the_cloud_of_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "catalogs" / "v8" / "vast"
     folder.mkdir(parents=True)
