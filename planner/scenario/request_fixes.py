@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hardware_db import Dtype, HardwareDb, load_hardware, sku_words
+from hardware_db import Dtype, EngineFeature, HardwareDb, load_hardware, sku_words
 from planner.analysis import SmallestRelaxation
 from planner.core import InputError, number_of, significant, with_unit
 from planner.fleet import Plan, PlanRequest
@@ -32,6 +32,9 @@ MAX_JOINED_FIXES = 4
 """Most changes that are joined into one fix. A choice."""
 TP_DEGREES = (1, 2, 4, 8)
 """Tensor-parallel degrees that are worth a try: those within a server of eight GPUs."""
+SHARED_FROM_TOKENS, SHARED_BY = 8192, 8
+"""Mean prompt from which on it is worth to share prompts out, where the first token comes as soon as without (SGLang
+issue 37944: "break-even at ~8K"), and the GPUs of a server that do so."""
 MAX_MORE_SKUS = 3
 """SKUs that are proposed together, those of the greatest memory bandwidth."""
 VALUE_WITHOUT_RULE: Mapping[str, Any] = {
@@ -352,9 +355,25 @@ def _search_fixes(plan: Plan, hardware: HardwareDb) -> Iterator[Fix]:
             yield Fix(
                 f"Try {mode.value} pools too", {"search.modes": [*(known.value for known in search.modes), mode.value]}
             )
+    yield from _shared_prompts(request, hardware)
     if request.precision.weights in (Dtype.BF16, Dtype.FP16) and not request.precision.parts:
         formats = {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8"}
         yield Fix(f"Serve in FP8 (now {request.precision.weights.value})", {"precision": formats})
+
+
+def _shared_prompts(request: PlanRequest, hardware: HardwareDb) -> Iterator[Fix]:
+    """Long prompts shared out over the GPUs of prefill pools, by an engine that is known to do so for the model."""
+    search, feature = request.search, EngineFeature.PROMPT_CONTEXT
+    long = max(service.workload.lengths.mean_input for service in request.all_services) >= SHARED_FROM_TOKENS
+    for engine in hardware.engines.values() if long and not search.pcp else ():
+        rows = [row for row in engine.support if row.feature is feature and request.llm.family in row.families]
+        if any(row.supported for row in rows):
+            changes: dict[str, Any] = {"search.pcp": [1, SHARED_BY]}
+            if engine.id not in search.engines:
+                changes["search.more_engines"] = [*search.more_engines, engine.id]
+            if Mode.DISAGGREGATED not in search.modes:
+                changes["search.modes"] = [*(known.value for known in search.modes), Mode.DISAGGREGATED.value]
+            yield Fix(f"Share long prompts out over {SHARED_BY} GPUs of prefill pools in {engine.name}", changes)
 
 
 def _faster_skus(request: PlanRequest, hardware: HardwareDb) -> list[str]:

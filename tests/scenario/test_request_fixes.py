@@ -206,3 +206,22 @@ def test_every_fix_of_bad_input_makes_it_good(name: str) -> None:
 def test_what_nobody_can_mend_has_no_fix() -> None:
     content = content_of([])
     assert fixes_for_error(PlannerError("workload.rate_per_s", -1, "must be > 0"), content) == ()
+
+
+@pytest.mark.parametrize(("engine", "more"), [("sglang", {}), ("vllm", {"search.more_engines": ["sglang"]})])
+def test_long_prompts_that_come_too_late_may_be_shared_out(engine: str, more: dict[str, Any]) -> None:
+    """100,000 tokens into DeepSeek-V3.2 within 12 s: eight H200 by heads take 22, eight that share prompts out 6."""
+    long = [
+        *("llm=deepseek-v3.2", f"search.engine={engine}", "search.skus=[h200-sxm]", "workload.rate_per_s=0.1"),
+        *("workload.lengths={input_tokens: 100000, output_tokens: 100}", "workload.scv=1", "limits={}"),
+        *("search.tp=[1, 8]", "search.pp=[1]", "search.dp=[1]", "search.ep=[8]", "search.modes=[disaggregated]"),
+        *("search.max_batched_tokens=[16384]", "slo=[{metric: ttft, percentile: 0.5, threshold_s: 12}]"),
+    ]
+    content = content_of(long)
+    none = planned(content)
+    assert not none.feasible
+    (share,) = (fix for fix in fixes(none) if "search.pcp" in fix.changes)
+    assert share.changes == {"search.pcp": [1, 8], **more}
+    found = planned(with_changes(content, share.changes))
+    assert found.feasible
+    assert found.deployments[0].deployment.pools[0].config.parallelism.pcp == 8
