@@ -10,7 +10,9 @@ Confidence is asked for as a probability. Rates are looked for with every step t
 estimated, with which few families carry less than they may. Of each fleet that the program comes to the draws are
 counted (`Judgement`). Where too few hold, only what that fleet is made of is lowered (`Judgement.shortfalls`), to the
 rate at which it holds in the last of the draws that it has to, and the program is solved again
-(`planner.fleet.search`). So doubt about one SKU never makes another dearer.
+(`planner.fleet.search`). So doubt about one SKU never makes another dearer. The pools of a pair are lowered each by
+what it is to blame for: a latency late in too many draws by itself, in the last of these, and the pool whose slower
+steps make it later.
 
 Each deployment is judged by theory. Slower steps never bring a latency down, so that many draws are known to hold or to
 miss from another that is slower, or faster, in everything. The logarithm of a latency at its percentile is smooth in
@@ -43,7 +45,7 @@ from planner.engine import ReplicaConfig, StepTimeShift, memory_footprint, start
 from planner.fleet.corrections import LEAST_KEPT, MISS_GROWTH
 from planner.fleet.simulation import evaluated
 from planner.fleet.types import PlanConfidence, PlannedDeployment, PlanRequest
-from planner.fleet.verification import ScopedSlo, log_excesses, missing_over_allowed, violated_metrics
+from planner.fleet.verification import ScopedSlo, asked_metrics, log_excesses, missing_over_allowed, violated_metrics
 from planner.search import BoundedCache, DeploymentOption, ShiftRule
 from planner.serving import (
     NOT_MEASURED,
@@ -79,6 +81,9 @@ LEAST_DOUBT = 0.005
 ALIKE_PARTS = 2.0
 """Independent parts of a step time, alike in size, that all so slow at once are as rare as their sum may be by the
 confidence asked for. A choice: with more the draws of more fleets are counted that fall short."""
+SLOWER, SHARE_TO_BLAME = 0.01, 0.5
+"""Logarithm by which the steps of one pool are slower for it to be seen how a latency goes by them, and the least share
+of the largest of these changes of a pool that lacks something too. A choice."""
 FAR_CUT = 0.9
 """Share of a rate below which another is looked for in two steps. A choice."""
 DEVIATIONS_TRIED = 33
@@ -90,10 +95,10 @@ NOTHING_MEASURED: Mapping[str, MeasuredSteps] = MappingProxyType({})
 
 
 class _Verdict(NamedTuple):
-    """By theory: whether it holds, the logarithm of misses over those allowed, and `log_excesses`."""
+    """By theory: the metrics whose targets are missed, logarithms of misses over those allowed, and `log_excesses`."""
 
-    holds: bool
-    log_misses: float
+    missed: frozenset[Metric]
+    log_misses: Mapping[Metric, float]
     log_excesses: FloatArray
 
 
@@ -223,14 +228,20 @@ class Shortfall:
 
     Attributes:
         place: of the deployment in its fleet.
-        kept: share of its rate at which it holds in the last of the draws that it has to hold in, half of the way there
-            where that is far; 0 where at none.
-        metrics: whose targets it misses in that draw, or where it holds at none, those that it misses nearly idle.
+        kept_by: by role of its pools, the share of its rate at which it holds the targets that it misses because of
+            them in the last of the draws that it has to hold in, half of the way there where that is far; 0 where at
+            none.
+        metrics: whose targets it misses there, or where it holds at none, those that it misses nearly idle.
     """
 
     place: int
-    kept: float
+    kept_by: Mapping[Role, float]
     metrics: frozenset[Metric]
+
+    @property
+    def kept(self) -> float:
+        """Share of its rate at which it holds all of them."""
+        return min(self.kept_by.values())
 
 
 @dataclass(frozen=True)
@@ -314,7 +325,9 @@ def counted_draws(
     deviations = max(judge.deviations_in(draw, most) for judge, draw in zip(judges, last, strict=True))
     if exact or holds.sum() >= enough:
         return Judgement(confidence, deviations)
-    shortfalls = (judge.shortfall_in(place, draw) for place, (judge, draw) in enumerate(zip(judges, last, strict=True)))
+    shortfalls = (
+        judge.shortfall_in(place, draw, within) for place, (judge, draw) in enumerate(zip(judges, last, strict=True))
+    )
     return Judgement(confidence, deviations, tuple(one for one in shortfalls if one is not None), jointly)
 
 
@@ -380,7 +393,7 @@ class _Judge:
             says_most = np.argmax(np.minimum(among.sum(axis=0), among.sum(axis=1)))
             logs = self.logs[open_draws[says_most if read_off is None else np.abs(read_off).argmin()]]
             verdict = self._verified_at(logs)
-            self._note(logs, verdict.holds)
+            self._note(logs, not verdict.missed)
 
     def _places(self, logs: FloatArray, factor: float = 1.0) -> FloatArray:
         """Of step times on the surface, at so many times the rate; shape (draws, columns + 1)."""
@@ -415,26 +428,81 @@ class _Judge:
             for pool, own in zip(self.surviving.pools, self.spreads, strict=True)
         )
 
-    def shortfall_in(self, place: int, draw: int) -> Shortfall | None:
-        """What the deployment lacks to hold in a draw; None where it holds."""
+    def shortfall_in(self, place: int, draw: int, within: int) -> Shortfall | None:
+        """What the deployment lacks to hold in a draw, the last of `within`; None where it holds."""
         if self.known[draw] and self.held[draw]:
             return None
+        missed, roles = self._verified_at(self.logs[draw]).missed, [pool.role for pool in self.surviving.pools]
+        if len(roles) > 1:
+            each = {metric: self._last_by(metric, within) for metric in sorted(missed)}
+            if to_blame := {metric: own for metric, own in each.items() if own is not None}:
+                return self._shortfall_of_pair(place, to_blame)
+        kept, metrics = self._kept(draw, missed)
+        return Shortfall(place, dict.fromkeys(roles, kept), metrics)
+
+    def _shortfall_of_pair(self, place: int, draws: Mapping[Metric, int]) -> Shortfall:
+        """What each pool of a pair lacks, for metrics that are each missed in too many draws, in the last by each.
+
+        Of a metric those pools lack something whose step times it goes by most.
+        """
+        kept_by: dict[Role, float] = {}
+        missed = frozenset[Metric]()
+        for metric, draw in draws.items():
+            kept, metrics = self._kept(draw, frozenset({metric}))
+            missed |= metrics
+            for role in self._to_blame(metric, draw, kept**2 or 1.0):  # at which it holds
+                kept_by[role] = min(kept, kept_by.get(role, 1.0))
+        return Shortfall(place, kept_by, missed)
+
+    def _to_blame(self, metric: Metric, draw: int, factor: float) -> list[Role]:
+        """Pools by whose step times a latency goes most in a draw, at so many times the rate."""
+        pools, slower = self.surviving.pools, np.zeros((len(self.surviving.pools) + 1, len(self.surviving.pools), 3))
+        slower[1:, :, :2] = SLOWER * np.eye(len(pools))[:, :, None]  # but for what is no step
+        mine = np.array(asked_metrics(self.planned, self.slos)) == metric
+        found = [
+            log_excesses(self._at(self.logs[draw] + own.ravel(), factor), self.slos)[
+                mine
+            ].max()  # not for the surface: no draw
+            for own in slower
+        ]
+        growth = np.maximum(np.array(found[1:]) - found[0], 0.0) if math.isfinite(found[0]) else np.ones(len(pools))
+        return [
+            pool.role for pool, own in zip(pools, growth.tolist(), strict=True) if own >= SHARE_TO_BLAME * growth.max()
+        ]
+
+    def _last_by(self, metric: Metric, within: int) -> int | None:
+        """The last of so many draws by how far a metric is beyond its targets; None where it is not, or not known."""
+        severity = self._severity_by(metric, self.logs)
+        if severity is None:
+            return None
+        last = int(np.argsort(severity, kind="stable")[within - 1])
+        return last if severity[last] > 0.0 else None
+
+    def _severity_by(self, metric: Metric, logs: FloatArray) -> FloatArray | None:
+        """How far step times bring a metric beyond its targets, shape (draws,); None where too little is known."""
+        by_target = self.surface.read_off(self._places(logs))
+        mine = np.array(asked_metrics(self.planned, self.slos)) == metric
+        return None if by_target is None else np.asarray(by_target[:, mine].max(axis=1))
+
+    def _kept(self, draw: int, metrics: frozenset[Metric]) -> tuple[float, frozenset[Metric]]:
+        """Share of its rate at which a deployment holds the targets of some metrics in a draw, and these metrics.
+
+        Where at none, 0 and those that it misses nearly idle.
+        """
         low, high, factor = 0.0, 1.0, 1.0
         for _ in range(CUTS_AT_MOST):
-            holds, log_misses, _ = self._verified_at(self.logs[draw], factor)
-            low, high = (factor, high) if holds else (low, factor)
+            verdict = self._verified_at(self.logs[draw], factor)
+            missed = verdict.missed & metrics
+            low, high = (low, factor) if missed else (factor, high)
             if high < LEAST_KEPT:
-                return Shortfall(place, 0.0, self._missed_at(draw, high))
+                return 0.0, missed or metrics
             if low >= (1.0 - RATE_TOLERANCE) * high:
                 break
+            log_misses = max((verdict.log_misses.get(metric, math.inf) for metric in metrics), default=math.inf)
             step = factor * math.exp(-log_misses / MISS_GROWTH) if math.isfinite(log_misses) else 0.0
             factor = step if low < step < high and (low or step > 0.8 * high) else (low + high) / 2.0
         kept = math.sqrt(high) if high < FAR_CUT else high  # which draw is the last is known near the targets only
-        return Shortfall(place, min(kept, 1.0 - RATE_TOLERANCE / 2.0), self._missed_at(draw, 1.0))
-
-    def _missed_at(self, draw: int, factor: float) -> frozenset[Metric]:
-        """Metrics whose targets the deployment misses in a draw, at so many times its rate."""
-        return violated_metrics(self._at(self.logs[draw], factor), self.slos)
+        return min(kept, 1.0 - RATE_TOLERANCE / 2.0), metrics
 
     def _note(self, logs: FloatArray, verdict: bool) -> None:
         """Extend a verdict to the open draws that it decides."""
@@ -461,10 +529,12 @@ class _Judge:
         known = _VERDICTS.get(key)
         if known is None or known[0] != surviving:
             planned = self._at(logs, factor)
-            misses = max(missing_over_allowed(planned, self.slos).values(), default=0.0)
-            log_misses = math.log(misses) if misses > 0.0 else -math.inf
-            holds, excesses = not violated_metrics(planned, self.slos), log_excesses(planned, self.slos)
-            known = _VERDICTS.put(key, (surviving, _Verdict(holds, log_misses, excesses)))
+            log_misses = {
+                metric: math.log(misses) if misses > 0.0 else -math.inf
+                for metric, misses in missing_over_allowed(planned, self.slos).items()
+            }
+            missed, excesses = violated_metrics(planned, self.slos), log_excesses(planned, self.slos)
+            known = _VERDICTS.put(key, (surviving, _Verdict(missed, log_misses, excesses)))
         self.surface.add(self._places(logs[None], factor)[0], known[1].log_excesses)
         return known[1]
 
@@ -508,6 +578,11 @@ class _Surface:
 
     def worst(self, places: FloatArray) -> FloatArray | None:
         """Of the target that is missed most, shape (places,); None where too few are known near the targets."""
+        by_target = self.read_off(places)
+        return None if by_target is None else np.asarray(by_target.max(axis=1))
+
+    def read_off(self, places: FloatArray) -> FloatArray | None:
+        """Of each target, shape (places, targets); None where too few are known near the targets."""
         near = [each for each in self.found.items() if abs(each[1].max()) <= NEAR and np.isfinite(each[1]).all()]
         if len(near) <= places.shape[1]:
             return None
@@ -517,7 +592,7 @@ class _Surface:
         equations = np.block([[_cubes(points, points), plane], [plane.T, np.zeros((plane.shape[1],) * 2)]])
         right = np.concatenate([found, np.zeros((plane.shape[1], found.shape[1]))])
         weights = np.linalg.lstsq(equations, right, rcond=None)[0]
-        return np.asarray((np.column_stack([_cubes(asked, points), asked, np.ones(len(asked))]) @ weights).max(axis=1))
+        return np.asarray(np.column_stack([_cubes(asked, points), asked, np.ones(len(asked))]) @ weights)
 
     def doubt(self, log_rate: float) -> float:
         """Largest error that a value read off at a rate may have; infinite as long as too little was foretold there."""

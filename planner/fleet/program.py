@@ -58,6 +58,8 @@ SAME_COST = 1e-9
 """Relative difference up to which two fleets cost the same; rounding of the solver."""
 COARSE_WORK = WORK / 10.0
 """Most work of a solve as long as rates are still being refined. Affects speed only."""
+CHARGED_WORK = WORK / 100.0
+"""Most work of a solve with charges, which chooses among fleets that tie and whose bound is not used. A choice."""
 WITHIN_A_DAY = Slo(targets=(LatencyTarget(metric=Metric.E2E, percentile=0.5, threshold_s=86_400.0),))
 """Stands for the targets of work that has none, and whose service has none: what shares replicas with requests under
 targets is done at a rate at which these hold."""
@@ -212,7 +214,7 @@ class FleetSearch:
         """
         before = dict(known or {})
         found = SiteAnswers(objective, gap, most_usd_per_hour, {} if known is None else known)
-        work = WORK if gap <= RELATIVE_GAP else COARSE_WORK
+        work = CHARGED_WORK if charge else (WORK if gap <= RELATIVE_GAP else COARSE_WORK)
         for program, bound in self._bounds(columns, objective, flat):
             if not found.could_improve(bound):
                 found.left.append(bound)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from planner.fleet.columns import Column
 from planner.fleet.program import RELATIVE_GAP, SAME_COST, FleetSearch
@@ -186,25 +187,55 @@ def preference(used: Sequence[Column]) -> tuple[bool, int]:
 
 
 def _charged(search: FleetSearch, best: Allocation, only_measured: bool, faults: int) -> Allocation | None:
-    """The best fleet where each fault costs its part of a tie; None where none ties."""
+    """The best fleet where each fault costs its part of a tie; None where none ties.
+
+    Of one service the fleets of one mixed configuration, which have no fault, are looked at one by one: the program
+    with charges is only asked where a fleet with fewer faults than the best could still be better than these.
+    """
     columns, objective, simplicity = search.columns, search.request.objective, search.request.search.simplicity
     is_cheapest, value = objective is Objective.MIN_COST, best.objective or 0.0
     tie = simplicity if is_cheapest else simplicity / (1.0 + simplicity)
     charge = tie * (value if is_cheapest else best.rate_per_s) / max(faults, 1)
-    unavoidable = 1 + len({column.service for column in columns.chosen(best)})  # marks: a SKU, a kind for each service
-    found = refined_allocation(
+    services = {column.service for column in columns.chosen(best)}
+    unavoidable = 1 + len(services)  # marks: a SKU, a kind for each service
+    dearest = (1.0 + tie + SAME_COST) * value
+
+    def offered() -> list[Column]:
+        return [column for column in columns.all if column.is_measured or not only_measured]
+
+    found = None
+    if is_cheapest and len(services) == 1:
+        found = _of_one_family(search, offered, dearest)
+        if found is not None and (faults < 2 or value + charge >= found.cost_usd_per_hour):
+            return _proved(found, best)
+    most = dearest if found is None else found.cost_usd_per_hour * (1.0 - SAME_COST)
+    other = refined_allocation(
         search,
         objective,
-        lambda: [column for column in columns.all if column.is_measured or not only_measured],
-        most_usd_per_hour=(1.0 + tie + SAME_COST) * value + unavoidable * charge if is_cheapest else math.inf,
+        offered,
+        most_usd_per_hour=most + unavoidable * charge if is_cheapest else math.inf,
         charge=charge,
     )
-    if not found.status.has_allocation:
-        return None
+    if not other.status.has_allocation:
+        return None if found is None else _proved(found, best)
     if is_cheapest:
-        own = found.cost_usd_per_hour
-        proved = with_bound(found.model_copy(update={"objective": own}), lower_bound(best))
-        proved = proved.model_copy(update={"status": best.status}) if best.status.is_cut_short else proved
-        return proved if own <= (1.0 + tie + SAME_COST) * value else None
-    own = found.rate_per_s / (1.0 if objective is Objective.MAX_RATE else found.cost_usd_per_hour)
-    return found.model_copy(update={"objective": own}) if own >= (1.0 - tie - SAME_COST) * value else None
+        return _proved(other, best) if other.cost_usd_per_hour <= dearest else None
+    own = other.rate_per_s / (1.0 if objective is Objective.MAX_RATE else other.cost_usd_per_hour)
+    return other.model_copy(update={"objective": own}) if own >= (1.0 - tie - SAME_COST) * value else None
+
+
+def _of_one_family(search: FleetSearch, offered: Callable[[], list[Column]], most: float) -> Allocation | None:
+    """The cheapest fleet of the mixed pools of one family that costs at most so much [USD/h]; None where none does."""
+    cheapest = None
+    for family in dict.fromkeys(column.family.name for column in offered() if column.is_mixed):
+        own = partial(lambda name: [column for column in offered() if column.family.name == name], family)
+        found = refined_allocation(search, Objective.MIN_COST, own, most_usd_per_hour=most)
+        if found.status.has_allocation and found.cost_usd_per_hour <= most:
+            cheapest, most = found, found.cost_usd_per_hour * (1.0 - SAME_COST)
+    return cheapest
+
+
+def _proved(found: Allocation, best: Allocation) -> Allocation:
+    """A fleet of its own cost, without charges, with its gap to the best of all."""
+    proved = with_bound(found.model_copy(update={"objective": found.cost_usd_per_hour}), lower_bound(best))
+    return proved.model_copy(update={"status": best.status}) if best.status.is_cut_short else proved

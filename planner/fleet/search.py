@@ -424,17 +424,14 @@ class _Trial:
         own = [short for short in shortfalls if len(skus[short.place]) == 1]
         together = len(set().union(*skus)) > 1 and (jointly or not own)
         for short in shortfalls if together else own:
-            pools = self.groups[short.place][1]
-            blamed = [pool for pool in pools if pool.may_cause(short.metrics)]
-            if short.metrics == {Metric.TTFT}:
-                blamed = [pool for pool in blamed if pool.option.role is not Role.DECODE] or blamed
-            for pool in blamed or pools:
+            for pool in (pool for pool in self.groups[short.place][1] if together or pool.option.role in short.kept_by):
                 if together:
                     kept = short.kept**times
                     search.columns.lower_together(pool.option, pool.service, max(kept, FAR_CUT) * bool(kept))
                     continue
+                kept = short.kept_by[pool.option.role]
                 late = pool.option.role is not Role.PREFILL and bool(short.metrics & {Metric.TPOT, Metric.ITL})
-                search.columns.fall_short(pool.option, pool.service, pool.surviving, pool.rates_per_s, short.kept, late)
+                search.columns.fall_short(pool.option, pool.service, pool.surviving, pool.rates_per_s, kept, late)
                 search.columns.offer_alone(pool.option, pool.service, pool.rates_per_s)
 
 

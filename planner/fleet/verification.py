@@ -368,6 +368,11 @@ def log_excesses(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> Float
     return np.array(found or [-math.inf if planned.predicted.stable else math.inf])
 
 
+def asked_metrics(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> tuple[Metric, ...]:
+    """Metric of each target of `log_excesses`."""
+    return tuple(asked.metric for asked in _asked_shares(planned, slos))
+
+
 def _smallest_error(asked: float) -> float:
     """Sampling error of a share from which on a run is long enough."""
     return min(SMALLEST_ERROR * (1.0 - asked), SMALLEST_SHARE)

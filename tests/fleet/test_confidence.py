@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.core import rebuilt
+from planner.core import Metric, rebuilt
 from planner.engine import StepTimeShift, step_time
 from planner.fleet import Plan, PlanConfidence, PlannedDeployment, plan
 from planner.fleet import confidence as found_by
@@ -174,7 +174,7 @@ class TestProbability:
     def test_what_follows_from_other_draws_is_what_each_draw_says_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(found_by, "DRAWS", 60)
         judge = found_by._Judge(base().deployments[0], targets_with_room(1.2), 4, {}, 1.0, {})
-        by_itself = [judge._verified_at(logs).holds for logs in judge.logs]
+        by_itself = [not judge._verified_at(logs).missed for logs in judge.logs]
         asked, verdict = [], judge._verified_at
         monkeypatch.setattr(judge, "_verified_at", lambda logs, factor=1.0: asked.append(logs) or verdict(logs, factor))
         assert judge.holds(None).tolist() == by_itself
@@ -208,6 +208,24 @@ class TestProbability:
             lower = replace(lower, workload=lower.workload.at_rate(short.kept * lower.workload.rate_per_s))
         found = confidence_of([lower], slos, 0.9, 3)
         assert lower is not one and 0.9 <= found.holds < 0.93
+
+    @pytest.mark.parametrize(("tight", "by"), [(Metric.TTFT, Role.PREFILL), (Metric.TPOT, Role.DECODE)])
+    def test_of_a_pair_the_pool_that_makes_a_latency_late_is_lowered_and_the_other_is_not(
+        self, tight: Metric, by: Role
+    ) -> None:
+        """In theory TPOT does not go by prefill steps at all, TTFT hardly by decode steps while places are free."""
+        pair = planned(search={"modes": ["disaggregated"]})
+        (one,) = pair.deployments
+        near = (
+            each.model_copy(
+                update={"threshold_s": (1.05 if each.metric is tight else 4.0) * one.predicted.latency_s(each)}
+            )
+            for each in one.slo.targets
+        )
+        request = pair.request.model_copy(update={"confidence": 0.9})
+        (short,) = counted_draws([one], targets_of(pair, *near), request).shortfalls
+        assert set(short.kept_by) == {by} and short.metrics == {tight}
+        assert short.kept < 1.0
 
     def test_deployments_on_one_gpu_and_engine_are_off_together(self) -> None:
         """Two deployments alike hold and miss in the same draws: the probability of both is that of one."""
