@@ -13,6 +13,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from hardware_db import ANYWHERE, Price
 from planner.core import Day, Frozen, InputError, typed_gpus
 
+MOST_COUNTED = 1_000_000
+"""GPUs or replicas that a limit may name: as many as a pool holds. A choice; what is beyond no float is exact for."""
+
 
 class Granularity(StrEnum):
     """In what sizes GPUs are bought."""
@@ -47,7 +50,9 @@ class OwnedGpus(Frozen):
     Cost of one GPU-hour: capex / (years x 8766 h) + watts x PUE x USD/kWh / 1000 + other.
     """
 
-    count: int | None = Field(default=None, ge=0, description="how many there are; None: as many as the plan buys")
+    count: int | None = Field(
+        default=None, ge=0, le=MOST_COUNTED, description="how many there are; None: as many as the plan buys"
+    )
     capex_usd_per_gpu: float = Field(ge=0, description="with its share of server and network; 0: written off")
     years: float = Field(default=4.0, gt=0, description="depreciation; 3 to 5 in published studies")
     watts: float | None = Field(default=None, gt=0, description="at the wall per GPU, server included; None: its TDP")
@@ -102,7 +107,7 @@ class PricePolicy(Frozen):
     )
     granularity: Granularity = Granularity.INSTANCE
     providers_at_most: int = Field(
-        default=1, ge=1, description="1: one provider and region; more: for pools that share nothing"
+        default=1, ge=1, le=MOST_COUNTED, description="1: one provider and region; more: for pools that share nothing"
     )
     rdma_gbps_per_gpu: Mapping[str, float] = Field(
         default_factory=dict,
@@ -133,7 +138,7 @@ class Quota(Frozen):
     """Most GPUs of a SKU that can be had from a provider, in a region, under a commitment (None: any)."""
 
     sku: str
-    gpus: int = Field(ge=0)
+    gpus: int = Field(ge=0, le=MOST_COUNTED)
     provider: str | None = None
     region: str | None = None
     commitment: str | None = None
@@ -161,7 +166,7 @@ class FleetLimits(Frozen):
     pue: float = Field(default=1.0, ge=1, description="for `power_kw` and CO2")
     co2_kg_per_hour: float | None = Field(default=None, gt=0)
     co2_kg_per_kwh: float | None = Field(default=None, ge=0, description="of the grid; needed for co2_kg_per_hour")
-    skus_at_most: int | None = Field(default=None, ge=1, description="most different SKUs")
+    skus_at_most: int | None = Field(default=None, ge=1, le=MOST_COUNTED, description="most different SKUs")
     pinned: Mapping[str, int] = Field(default_factory=dict, description="fewest GPUs by SKU id, own and rented")
     forbidden: tuple[str, ...] = Field(default=(), description="SKU ids that may not be used")
     existing: Mapping[str, int] = Field(default_factory=dict, description="GPUs running today by SKU id")
@@ -169,8 +174,10 @@ class FleetLimits(Frozen):
         default=0.0, ge=0, description="one-off cost of a GPU beyond the existing ones"
     )
     switching_hours: float = Field(default=8766.0, gt=0, description="over which that is spread")
-    replicas_at_least: int = Field(default=1, ge=1, description="in every pool")
-    spare_replicas: int = Field(default=0, ge=0, description="of every pool, that may fail without missing a target")
+    replicas_at_least: int = Field(default=1, ge=1, le=MOST_COUNTED, description="in every pool")
+    spare_replicas: int = Field(
+        default=0, ge=0, le=MOST_COUNTED, description="of every pool, that may fail without missing a target"
+    )
     redundancy: Redundancy = Field(default=Redundancy.NONE, description="of every pool: N+1 is one spare, N+N twice it")
     survives_node_loss: bool = Field(default=False, description="the replicas of one server may fail as well")
 
@@ -187,6 +194,6 @@ class FleetLimits(Frozen):
     def _not_negative(self) -> Self:
         for name in ("gpus", "pinned", "existing"):
             for sku, count in getattr(self, name).items():
-                if count < 0:
-                    raise InputError(f"limits.{name}.{sku}", count, "must be >= 0")
+                if not 0 <= count <= MOST_COUNTED:
+                    raise InputError(f"limits.{name}.{sku}", count, f"must be >= 0 and <= {MOST_COUNTED:,}")
         return self

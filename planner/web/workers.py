@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import math
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
+from multiprocessing.reduction import ForkingPickler
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -37,7 +39,8 @@ Say = Callable[[str], None]
 POLL_S, WAIT_S = 0.2, 0.1
 """How often an asker hears that nothing is new, and looks for a free process [s]. Affect how soon a stop is heard."""
 PATIENCE_S = 5.0
-"""Time after which a process that was told to stop, and has not reached its next stage, is ended [s]. A choice."""
+"""Time after which a process is ended that was told to stop and has not reached its next stage, or that has worked
+before and does not take a job [s]. A choice."""
 SHORT_S, LONG_JOB_NICENESS = 5.0, 10
 """A job that takes longer than this [s] goes on at this niceness, a tenth of the share of a short one. Choices."""
 LEAST_URGENT = 2
@@ -272,6 +275,7 @@ class _Worker:
     connection: Connection
     asker: str = ""
     jobs: int = 0
+    sender: threading.Thread | None = None
 
     @classmethod
     def started(cls, memory_bytes: int) -> _Worker:
@@ -291,26 +295,35 @@ class _Worker:
 
     def answer(self, job: Job[Any], say: Say) -> tuple[int, Any]:
         """Its last answer to a job, or `_ENDED` with its exit status; stages on the way are passed on."""
+        until_s = time.monotonic() + PATIENCE_S if self.jobs else math.inf  # the first waits for the modules to load
         self.jobs += 1
         stage = ""
-        try:
-            self.connection.send(job)
-        except OSError:
-            return _ENDED, self._status()
-        while True:
+        self.sender = threading.Thread(target=self._send, args=(ForkingPickler.dumps(job),), daemon=True)
+        self.sender.start()
+        while time.monotonic() < until_s:
             try:
                 if self.connection.poll(POLL_S):
                     kind, value = self.connection.recv()
                     if kind != _STAGE:
                         return kind, value
-                    stage = value
+                    stage, until_s = value, math.inf
             except (EOFError, OSError):
-                return _ENDED, self._status()
+                break
             say(stage)
+        return _ENDED, self._status()
+
+    def _send(self, job: memoryview) -> None:
+        """In a thread of its own: a process that was stopped reads nothing. One that has ended is heard of."""
+        with suppress(OSError):
+            self.connection.send_bytes(job)
 
     def stops(self) -> bool:
         """Tell it to stop what it does; True once it has, within its patience."""
         until_s = time.monotonic() + PATIENCE_S
+        if self.sender is not None:
+            self.sender.join(PATIENCE_S)
+            if self.sender.is_alive():
+                return False
         try:
             self.connection.send(None)
             while self.connection.poll(max(0.0, until_s - time.monotonic())):
@@ -373,6 +386,7 @@ def serve(handle: int, memory_bytes: int) -> None:
             return
         if job is None:  # told to stop what has ended by itself
             continue
+        connection.send((_STAGE, ""))
         answers: list[tuple[int, Any]] = []
         thread = threading.Thread(target=_answer, args=(_with_hardware(job, packaged), say, answers))
         thread.start()

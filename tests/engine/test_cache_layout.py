@@ -236,6 +236,12 @@ class TestCompressedAttention:
         hundreds = math.ceil((128 - 1) / 8) + 1
         assert cache_cost(config, config.llm.layers).sequence_bytes == block * (windows + fours + hundreds)
 
+    def test_tokens_of_a_step_fill_blocks_of_each_kind_of_their_own(self, config: ReplicaConfig) -> None:
+        """A block for 64 tokens of a window, for 4 and for 8 that wait."""
+        block = 21 * (self.ENTRIES + self.INDEX + self.FEW)
+        of_step = cache_cost(config, config.llm.layers).step_token_bytes
+        assert of_step == pytest.approx(block * (3 / 64 + 2 / 4 + 1 / 8), rel=1e-12)
+
 
 class TestTransfers:
     """Bytes of a prompt's cache on their way to a decode replica, by what its GPUs keep."""

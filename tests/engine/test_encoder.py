@@ -33,6 +33,7 @@ from planner.roofline import (
     encoder_tp,
     operator_seconds,
 )
+from planner.roofline.operators import Elementwise
 from planner.workload import Images, TokenLengths
 from tests.builders import H100, calibrated, replica, weights_bytes_per_gpu
 
@@ -49,6 +50,20 @@ def test_operators_do_the_work_of_the_encoder(model: str, images: int) -> None:
     load = encoder_load(encoder, image, images)
     work = [operator.count * operator.work(load).flops for operator in encoder_operators(encoder, H100, 1)]
     assert math.fsum(map(float, work)) == pytest.approx(images * encoder.flops(image), rel=1e-12)
+
+
+def test_passes_of_an_encoder_layer_are_counted_by_hand() -> None:
+    """Two norms read a row and its residual and write both, eight values a channel over two kernels; the rotation of
+    queries and keys reads and writes two; a plain activation reads and writes its width."""
+    encoder = load_llm(QWEN).encoder
+    assert encoder is not None and not encoder.gated
+    passes = [one for one in encoder_operators(encoder, H100, 1) if isinstance(one, Elementwise)]
+    inner = encoder.heads * encoder.head_dim
+    assert [(one.family, one.values, one.launches) for one in passes] == [
+        (OperatorFamily.NORM, 8.0 * encoder.hidden_size, 2.0 * encoder.layers),
+        (OperatorFamily.QKV, 4.0 * inner, encoder.layers),
+        (OperatorFamily.FEED_FORWARD, 2.0 * encoder.intermediate, encoder.layers),
+    ]
 
 
 def test_gpus_share_the_work_where_heads_divide() -> None:

@@ -25,6 +25,8 @@ def test_more_gpus_hold_more_and_what_does_not_start_says_why() -> None:
             held = [one.requests for one in fits if (one.sku, one.format) == (sku, name)]
             assert held == sorted(held)
     assert any(one.reason for one in fits) and all(bool(one.reason) is not bool(one.requests) for one in fits)
+    servers = fit_record(load_llm("llama-3.3-70b-instruct"), fits)["servers"]
+    assert all((row["kv_tokens"] == 0) is bool(row["reason"]) for row in servers)
 
 
 def test_kv_bytes_per_token_are_those_of_the_published_configuration() -> None:

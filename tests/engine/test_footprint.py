@@ -50,7 +50,7 @@ class TestCapacity:
     def test_bf16_llama_70b_does_not_fit_one_h100_and_says_so(self) -> None:
         found = memory_footprint(replica("llama-3.1-70b"))
         assert not found.fits
-        assert found.kv_capacity_tokens == 0
+        assert found.kv_capacity_tokens == 0 == found.kv_capacity_bytes
         peaks = (found.activation_bytes + found.sampling_bytes) / 1e9
         assert f"weights 141.1 GB + activations and sampling {peaks:.1f} GB + graphs" in str(found.reason)
         assert f"of the {HARDWARE.skus['h100-sxm'].seen_bytes / 1e9:.1f} GB of a GPU; use more GPUs per replica" in str(

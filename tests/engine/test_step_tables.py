@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.engine import MeanSteps, Speculation, StepTimer
+from planner.core import Dtype
+from planner.engine import MeanSteps, Speculation, StepTimer, operator_time
 from planner.engine.lookup import CONTEXTS, TOKENS
-from planner.roofline import Parallelism, StepShape
-from tests.builders import calibrated, replica
+from planner.roofline import CalibratedGpu, Load, OperatorFamily, Parallelism, StepShape
+from planner.roofline.operators import Collective, Driver, MatrixProduct
+from tests.builders import HARDWARE, calibrated, replica
 
 DRAFTS = Speculation(draft_tokens=2, acceptance=0.7)
 CONTEXT, CHUNKS, PAIRS, CACHED = 1234.5, 1.0 / 700.0, 410.0, 1.3
@@ -95,3 +97,14 @@ def test_between_sizes_that_were_tabulated_a_step_takes_a_time_between_theirs(ga
 
 def test_what_steps_of_several_stages_take_is_left_to_the_step_timer() -> None:
     assert replace(replica().timer, others=(replica().timer,)).tables is None
+
+
+def test_a_roof_is_that_of_all_layers_on_the_chip_alone() -> None:
+    """An H100 by its datasheet, 989.4 TFLOP/s dense and 3.35 TB/s: 32 products of 8192 tokens by their FLOPs, and 64
+    sums over two GPUs by their reads and writes of HBM, whatever their link takes."""
+    gpu, load = CalibratedGpu(HARDWARE.skus["h100-sxm"]), Load.of(StepShape(0, 0, 8192, 8192 * 4096, 0), Parallelism())
+    half, driver = Dtype.BF16, Driver.TOKENS
+    product = MatrixProduct(OperatorFamily.FEED_FORWARD, half, 32.0, driver, 4096.0, 14336.0, half, half)
+    assert operator_time(product, load, gpu).roof_s == pytest.approx(32 * 2 * 8192 * 4096 * 14336 / 989.4e12, rel=1e-3)
+    summed = Collective(OperatorFamily.ALL_REDUCE, half, 64.0, driver, "all_reduce", 2, 4096.0, 2.0, 1.0, 1e9)
+    assert operator_time(summed, load, gpu).roof_s == pytest.approx(64 * 2 * 8192 * 4096 * 2 / 3.35e12, rel=1e-3)

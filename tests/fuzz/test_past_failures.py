@@ -284,3 +284,17 @@ def test_a_file_of_no_calendar_s_time_has_no_day(tmp_path: Path, monkeypatch: py
     times = os.stat_result((*(tmp_path / "p.csv").stat()[:7], 0, 400_000_000_000, 0))
     monkeypatch.setattr(Path, "stat", lambda *_, **__: times)
     assert written_on(tmp_path / "p.csv") is None
+
+
+@pytest.mark.parametrize("count", [10**29, 2**63, 10**7])
+@pytest.mark.parametrize(
+    "field",
+    [
+        *(f"limits.{name}" for name in ("skus_at_most", "replicas_at_least", "spare_replicas", "gpus.h100-sxm")),
+        "prices.providers_at_most",
+        "prices.owned.h100-sxm.count",
+    ],
+)
+def test_counts_that_nothing_is_as_many_as_are_refused(field: str, count: int) -> None:
+    """TypeError and OverflowError in the middle of a plan, or none in minutes."""
+    assert_refused(lambda: load_scenario(START, [f"{field}={count}"]), field)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hardware_db import Dtype, select_calibration
 from planner.roofline import (
+    CalibratedGpu,
+    Driver,
     GpuPeaks,
     IndexHeads,
     IndexScoresForm,
     IndexSelectionForm,
+    Load,
+    OperatorFamily,
     SparsePrefillForm,
     index_scores_s,
     index_selection_s,
@@ -17,7 +22,8 @@ from planner.roofline import (
     sparse_prefill_s,
     sparse_token_s,
 )
-from planner.roofline.index import PromptIndex, index_prompts_s
+from planner.roofline.index import IndexScores, PromptIndex, index_prompts_s
+from tests.builders import H100, HARDWARE
 
 PEAKS = GpuPeaks(2e15, 4e12, 132.0)
 
@@ -80,3 +86,19 @@ def test_the_index_of_a_prompt_is_that_of_its_tokens_one_by_one(new: float, past
     if rows.size:
         expected += select[0] + 5.0 * float((select[1] + select[2] * rows / ratio).sum())
     assert got == pytest.approx(expected, rel=2e-3 / new)
+
+
+@pytest.mark.parametrize(("context", "selecting"), [(516.0, 0.0), (2000.0, 0.0), (2048.0, 0.0), (2052.0, 12.0)])
+def test_decodes_select_once_they_see_more_than_they_attend_to(context: float, selecting: float) -> None:
+    """Four sequences of three queries over keys of four tokens: 512 keys are taken as they are, and each query of a
+    longer context scores all keys of its sequence, which are read once, and selects."""
+    gpu = CalibratedGpu(H100, select_calibration(HARDWARE, "h100-sxm", "sglang"))
+    index = IndexScores(OperatorFamily.INDEX, Dtype.FP8, 1.0, Driver.SHAPE, 64.0, 128.0, 512.0, 4.0)
+    load = Load(12.0, 12.0, 12.0, 4.0, context, 0.0, 0.0, 0.0, 0.0, 3.0)
+    scores = gpu.form(IndexScoresForm, index.scores_keys[1])
+    selection = gpu.form(IndexSelectionForm, *index.selection_keys("decode"))
+    assert scores is not None and selection is not None
+    peaks, keys = gpu.peaks(Dtype.FP8), 4.0 * context / 4.0
+    scored_s = index_scores_s(3.0 * keys, keys, IndexHeads(64.0, 128.0), scores, peaks)
+    selected_s = index_selection_s(selecting, context / 4.0, selection, peaks)
+    assert index.kernel_s(load, gpu) == pytest.approx(scored_s + selected_s, rel=1e-12)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,10 +14,12 @@ from planner.roofline import (
     Driver,
     ExpertExchange,
     Experts,
+    GpuPeaks,
     Load,
     OperatorFamily,
     operator_seconds,
 )
+from planner.roofline.expert_load import routed_load
 from planner.roofline.kernel_forms import GemmForm
 from planner.roofline.kernels import grouped_gemm_s
 from tests.builders import H100, HARDWARE
@@ -54,6 +58,19 @@ def test_grouped_products_are_as_fast_as_their_library_says() -> None:
     assert np.median(np.abs(np.log(ratios))) < 0.15 and max(ratios) < 1.6 and min(ratios) > 0.8
 
 
+def test_every_group_reads_its_own_rows_and_matrix_and_quantises_nothing() -> None:
+    """Where only memory takes time: the bytes of eight small products are eight times those of one."""
+    whole = {"start_s": 0.0, "compute_efficiency": 0.5, "memory_efficiency": 0.5, "order": float("inf")}
+    form = GemmForm(**whole, small_tile_loss=0.0, fill=1.0, split_s=1e9, quantise_efficiency=1e-3)
+    peaks, stored, n, k = GpuPeaks(1e30, 1e12, 1.0), WEIGHT_FORMATS["fp8_block"], 4096.0, 7168.0
+
+    def took_s(groups: float) -> float:
+        return float(grouped_gemm_s(np.array([64.0]), np.array([groups]), n, k, form, peaks, stored)[0])
+
+    one = n * k * stored.weight_bytes + 64.0 * (k * stored.activation_bytes + 2.0 * n)
+    assert [took_s(groups) for groups in (1.0, 8.0)] == pytest.approx([one / 0.5e12, 8.0 * one / 0.5e12], rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("tokens", "dtype"),
     [(16.0, Dtype.FP8_BLOCK), (128.0, Dtype.FP8_BLOCK), (8192.0, Dtype.FP8_BLOCK), (16.0, Dtype.BF16)],
@@ -85,6 +102,11 @@ def test_the_busiest_rank_waits_for_as_many_more_tokens_as_it_gets() -> None:
         sizes = (7168.0, 8.0, 32, 8, 8, 5e10, 256, skew, copies)
         one = ExpertExchange(OperatorFamily.EXPERT_EXCHANGE, Dtype.BF16, 1.0, Driver.TOKENS, False, *sizes)
         return float(np.asarray(operator_seconds(one, load, GPU, 5e10))[0])
+
+    few = replace(load, tokens=np.array([100.0]))  # of each of the 32
+    sizes = (7168.0, 8.0, 32, 8, 8, 5e10, 256, 0.8, 0)
+    one = ExpertExchange(OperatorFamily.EXPERT_EXCHANGE, Dtype.BF16, 1.0, Driver.TOKENS, False, *sizes)
+    assert one._crowding(few) == routed_load(np.array([3200.0]), 256, 8, 32, 0.8)[0] * 32 / (3200.0 * 8)
 
     even, left, balanced = exchange_s(0.0, 0), exchange_s(0.8, 0), exchange_s(0.8, 32)
     assert left / even == pytest.approx(2.2, abs=0.2)

@@ -267,6 +267,12 @@ def test_offers_are_of_a_gpu_or_of_a_machine(text: str, expected: dict[tuple[str
     assert {(p.sku, p.provider, p.commitment): p.usd_per_gpu_hour for p in found.prices} == pytest.approx(expected)
 
 
+def test_a_gpu_that_no_sku_is_known_for_is_listed_by_its_name() -> None:
+    table = "gpu_name,usd_per_gpu_hour\nMystery X1,2\n,3\nH100 SXM,2.5\n"
+    found = read_prices(io.StringIO(table), retrieved_on=DAY)
+    assert found.unknown == (("(no name)", 1), ("Mystery X1", 1)) and len(found.prices) == 1
+
+
 def test_a_machine_of_an_unknown_size_has_no_price_of_a_gpu() -> None:
     with pytest.raises(InputError, match="holds no price of a known SKU"):
         read_prices(io.StringIO("gpu_type,price_per_hour\nL40S,8\n"), "x.csv", retrieved_on=DAY)

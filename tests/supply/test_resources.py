@@ -149,6 +149,14 @@ def test_quotas_by_hand() -> None:
     assert everything.unavailable == {"h100-sxm": "limits allow 0 GPUs of it"}
 
 
+def test_a_quota_of_all_that_may_be_bought_is_held_to_the_letter() -> None:
+    """No way of buying goes before another: nothing is said of the cheapest."""
+    rows = [make_price(provider="P", usd_per_gpu_hour=1.0), make_price(provider="P", commitment="reserved")]
+    of_p = limits(quotas=(Quota(sku="h100-sxm", gpus=9, provider="P"),))
+    supply = build_supply(["h100-sxm"], policy(commitments=("on_demand", "reserved")), of_p, db_with(*rows))
+    assert only(supply).at_most == 9 and not any("cheapest" in text for text in supply.assumptions)
+
+
 def test_a_limit_says_where_it_cannot_be_held_to_the_letter() -> None:
     """Sold by eight at P and singly at Q and R: nine in use are eight and one, or nine single ones; twenty are 16."""
     eight = make_price(gpus_per_instance=8, usd_per_gpu_hour=1.0)

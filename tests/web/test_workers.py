@@ -158,6 +158,19 @@ def test_one_death_is_silent_and_two_are_said_as_they_were(pool: WorkerPool, tmp
     assert pool.run(jobs.process_id, "me", quiet)
 
 
+@pytest.mark.parametrize("megabytes", [0, 1])
+def test_a_process_that_was_stopped_is_replaced(
+    single: WorkerPool, monkeypatch: pytest.MonkeyPatch, megabytes: int
+) -> None:
+    """Whoever got it waited for ever, and could not leave where the job is more than the line to it holds."""
+    stopped = single.run(jobs.process_id, "me", quiet)
+    os.kill(stopped, signal.SIGSTOP)
+    monkeypatch.setattr(workers, "PATIENCE_S", 0.5)
+    job = partial(jobs.process_id_beside, bytes(megabytes * 1_000_000))
+    assert single.run(job, "me", quiet) not in (stopped, None)
+    assert not _is_running(stopped)
+
+
 def test_memory_that_was_full_before_is_no_reason_to_refuse(single: WorkerPool) -> None:
     single.run(partial(jobs.keep_memory, int(0.4 * LIMIT_BYTES)), "me", quiet)
     assert single.run(partial(jobs.take_memory, int(0.4 * LIMIT_BYTES)), "me", quiet) == int(0.4 * LIMIT_BYTES)
