@@ -12,7 +12,7 @@ from planner.core import BoolArray, FloatArray
 from planner.optimizer.layout import build_layout
 from planner.optimizer.marks import charged_bound, fewest_marks
 from tests.fleet_oracle import small_problem
-from tests.optimizer.problems import MIN_COST, value
+from tests.optimizer.problems import MIN_COST, chat, problem, unit, value
 
 
 @pytest.mark.parametrize("seed", range(3000, 3008))
@@ -35,3 +35,11 @@ def test_no_set_of_marks_is_cheaper_than_the_bound_where_there_is_no_fleet_to_br
             alone = value(stated.model_copy(update={"units": few, "charge": 0.0}), MIN_COST)
             least = min(least, alone + stated.charge * len(used))
     assert bound <= least * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize(("marks", "fewest"), [((1, 2), 2), ((1, 1), 1), ((3, 2), 2), ((3, 4), 3)])
+def test_a_slice_adds_the_marks_that_no_slice_before_it_had(marks: tuple[int, int], fewest: int) -> None:
+    """Two slices, each with one unit of its own: every fleet has the marks of both."""
+    slices = (chat(1.0, name="a"), chat(1.0, name="b"))
+    layout = build_layout(problem([unit("of a", {"a": 5.0}), unit("of b", {"b": 5.0})], slices=slices))
+    assert fewest_marks(layout, list(marks)) == fewest

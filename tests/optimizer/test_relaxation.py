@@ -12,8 +12,8 @@ from planner.optimizer.as_pulp import to_pulp
 from planner.optimizer.highs import solve_program
 from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program, with_rates
-from planner.optimizer.relaxation import relax
-from tests.optimizer.problems import MAX_RATE, MIN_COST, medium_problem, problem, unit, with_resource
+from planner.optimizer.relaxation import relax, undominated
+from tests.optimizer.problems import MAX_RATE, MIN_COST, bought, medium_problem, problem, unit, with_resource
 
 
 @pytest.mark.parametrize("objective", [MIN_COST, MAX_RATE])
@@ -31,6 +31,13 @@ def test_units_that_others_better_change_no_relaxation(seed, objective):
     assert (found is not None) == whole.is_found
     if found is not None:
         assert program.goal @ found.values == pytest.approx(float(program.goal @ whole.values), rel=1e-7)
+
+
+def test_a_unit_of_another_gpu_betters_none_however_few_it_takes() -> None:
+    """One H100 carries more than one L4; of two units of one L4 the dearer is left out."""
+    units = [unit("h", 4.0, takes={"h100": 1.0}), unit("l", 1.0, takes={"l4": 1.0}), unit("l2", 1.0, 1.0, {"l4": 1.0})]
+    layout = build_layout(problem(units, 6.0, resources=(bought("h100", 9.0), bought("l4", 1.0))))
+    assert undominated(layout, layout.tight_rates_per_s).tolist() == [True, True, False]
 
 
 def test_the_dual_of_the_demand_is_cost_over_rate():

@@ -15,6 +15,7 @@ from planner.roofline import (
     latent_decode_s,
     latent_prefill_s,
 )
+from planner.roofline.kernel_forms import SizeCorrection
 
 PEAK, BANDWIDTH = 1e15, 4e12
 
@@ -36,3 +37,13 @@ def test_latent_prefill_does_keys_and_values_of_different_width():
     form = LatentPrefillForm(0.0, 0.5, 0.5, math.inf, 0.0, 0.0)
     took = latent_prefill_s(2.0, 1000.0, 0.0, LatentHeads(128, 192, 128), form, gpu_peaks(bandwidth=1e30))
     assert took == pytest.approx(2 * 128 * 2 * (192 + 128) * (1000 * 1001 / 2) / PEAK)
+
+
+def test_latent_prefill_is_corrected_by_its_context_and_the_heads_of_new_tokens_over_it() -> None:
+    """Four chunks of 256 tokens behind 768: 1,024 keys, and 16 heads of 4 x 256 / 1,024 whole contexts."""
+    correction = SizeCorrection((0.0, 20.0), (0.0, 20.0), ((0.0, 3.0), (2.0, 5.0)))
+    plain, corrected = (LatentPrefillForm(0.0, 0.5, 0.5, 1.0, 0.0, 0.0, correction=one) for one in (None, correction))
+    took_s, as_measured_s = (
+        latent_prefill_s(4.0, 256.0, 768.0, LatentHeads(16, 192, 128), form, gpu_peaks()) for form in (plain, corrected)
+    )
+    assert as_measured_s / took_s == pytest.approx(math.exp(2.0 * 10.0 / 20.0 + 3.0 * 4.0 / 20.0), rel=1e-12)
