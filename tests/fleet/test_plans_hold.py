@@ -40,9 +40,9 @@ def test_misses_are_published() -> None:
             assert f"| {row['seed']} |" in DOCUMENT
 
 
-@pytest.mark.parametrize("seed", [6])
+@pytest.mark.parametrize("seed", [6, 18])
 def test_a_row_is_what_planning_finds_today(seed: int) -> None:
-    """Costs, not set-ups: rerun the study when this moves."""
+    """Costs, not set-ups: rerun the study when this moves. Of seed 18 one run of 10,000 met what theory missed."""
     (row,) = [one for one in ROWS if one["seed"] == str(seed)]
     found = plan(load_scenario(scenario(seed)), alternatives=False)
     assert found.cost is not None
