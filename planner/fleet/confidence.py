@@ -459,12 +459,8 @@ class _Judge:
         pools, slower = self.surviving.pools, np.zeros((len(self.surviving.pools) + 1, len(self.surviving.pools), 3))
         slower[1:, :, :2] = SLOWER * np.eye(len(pools))[:, :, None]  # but for what is no step
         mine = np.array(asked_metrics(self.planned, self.slos)) == metric
-        found = [
-            log_excesses(self._at(self.logs[draw] + own.ravel(), factor), self.slos)[
-                mine
-            ].max()  # not for the surface: no draw
-            for own in slower
-        ]
+        off = (self.logs[draw] + own.ravel() for own in slower)  # no draws, so that they are kept off the surface
+        found = [log_excesses(self._at(logs, factor), self.slos)[mine].max() for logs in off]
         growth = np.maximum(np.array(found[1:]) - found[0], 0.0) if math.isfinite(found[0]) else np.ones(len(pools))
         return [
             pool.role for pool, own in zip(pools, growth.tolist(), strict=True) if own >= SHARE_TO_BLAME * growth.max()
