@@ -352,6 +352,7 @@ class _Judge:
         self.spreads = [replica_spreads(one.config, one.role, lengths.mean_input, lengths.mean_output) for one in pools]
         self.uncalibrated = {pool.config.sku.id for pool, own in zip(pools, self.spreads, strict=True) if own is None}
         self.asked = frozenset(slos), frozenset(planned.slices), planned.workload
+        self.metrics = np.array(asked_metrics(planned, slos))
         self.logs = self._drawn(seed, measured)
         self.scale = np.where(np.ptp(self.logs, axis=0) > 0.0, self.logs.std(axis=0), 1.0)
         self.places = self._places(self.logs)
@@ -433,10 +434,8 @@ class _Judge:
         if self.known[draw] and self.held[draw]:
             return None
         missed, roles = self._verified_at(self.logs[draw]).missed, [pool.role for pool in self.surviving.pools]
-        if len(roles) > 1:
-            each = {metric: self._last_by(metric, within) for metric in sorted(missed)}
-            if to_blame := {metric: own for metric, own in each.items() if own is not None}:
-                return self._shortfall_of_pair(place, to_blame)
+        if len(roles) > 1 and (draws := self._last_by(missed, within)):
+            return self._shortfall_of_pair(place, draws)
         kept, metrics = self._kept(draw, missed)
         return Shortfall(place, dict.fromkeys(roles, kept), metrics)
 
@@ -458,27 +457,25 @@ class _Judge:
         """Pools by whose step times a latency goes most in a draw, at so many times the rate."""
         pools, slower = self.surviving.pools, np.zeros((len(self.surviving.pools) + 1, len(self.surviving.pools), 3))
         slower[1:, :, :2] = SLOWER * np.eye(len(pools))[:, :, None]  # but for what is no step
-        mine = np.array(asked_metrics(self.planned, self.slos)) == metric
         off = (self.logs[draw] + own.ravel() for own in slower)  # no draws, so that they are kept off the surface
-        found = [log_excesses(self._at(logs, factor), self.slos)[mine].max() for logs in off]
+        found = [log_excesses(self._at(logs, factor), self.slos)[self.metrics == metric].max() for logs in off]
         growth = np.maximum(np.array(found[1:]) - found[0], 0.0) if math.isfinite(found[0]) else np.ones(len(pools))
         return [
             pool.role for pool, own in zip(pools, growth.tolist(), strict=True) if own >= SHARE_TO_BLAME * growth.max()
         ]
 
-    def _last_by(self, metric: Metric, within: int) -> int | None:
-        """The last of so many draws by how far a metric is beyond its targets; None where it is not, or not known."""
-        severity = self._severity_by(metric, self.logs)
-        if severity is None:
-            return None
-        last = int(np.argsort(severity, kind="stable")[within - 1])
-        return last if severity[last] > 0.0 else None
-
-    def _severity_by(self, metric: Metric, logs: FloatArray) -> FloatArray | None:
-        """How far step times bring a metric beyond its targets, shape (draws,); None where too little is known."""
-        by_target = self.surface.read_off(self._places(logs))
-        mine = np.array(asked_metrics(self.planned, self.slos)) == metric
-        return None if by_target is None else np.asarray(by_target[:, mine].max(axis=1))
+    def _last_by(self, missed: Iterable[Metric], within: int) -> dict[Metric, int]:
+        """Of metrics that are each missed in too many draws, as far as is known, the last of so many draws by each."""
+        last: dict[Metric, int] = {}
+        by_target = self.surface.read_off(self.places)
+        if by_target is None:
+            return last
+        for metric in sorted(missed):
+            severity = by_target[:, self.metrics == metric].max(axis=1)
+            draw = int(np.argsort(severity, kind="stable")[within - 1])
+            if severity[draw] > 0.0:
+                last[metric] = draw
+        return last
 
     def _kept(self, draw: int, metrics: frozenset[Metric]) -> tuple[float, frozenset[Metric]]:
         """Share of its rate at which a deployment holds the targets of some metrics in a draw, and these metrics.
