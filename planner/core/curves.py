@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from planner.core.arrays import FloatArray
+from planner.core.compiled import compiled
+from planner.core.interpolation import knot_below
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -40,34 +42,77 @@ def monotone_curve(nodes: ArrayLike, values: ArrayLike) -> Callable[[ArrayLike],
     import numpy as np  # noqa: PLC0415 - most of what uses the core needs none
 
     at, known = np.asarray(nodes, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    width = np.diff(at).reshape((-1,) + (1,) * (known.ndim - 1))
-    slope = np.diff(known, axis=0) / width
-    if at.size == 2:
-        tangent = np.stack([slope[0], slope[0]])
-    else:
-        tangent = np.zeros_like(known)
-        ahead, behind = 2.0 * width[1:] + width[:-1], width[1:] + 2.0 * width[:-1]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mean = (ahead / slope[:-1] + behind / slope[1:]) / (ahead + behind)
-            keeps_on = (np.sign(slope[1:]) == np.sign(slope[:-1])) & (slope[1:] != 0.0)
-            tangent[1:-1] = np.where(keeps_on, 1.0 / mean, 0.0)
-        for end, inner in ((0, 1), (-1, -2)):
-            drawn = (2.0 * width[end] + width[inner]) * slope[end] - width[end] * slope[inner]
-            drawn /= width[end] + width[inner]
-            turns = (np.sign(slope[end]) != np.sign(slope[inner])) & (np.abs(drawn) > 3.0 * np.abs(slope[end]))
-            drawn = np.where(turns, 3.0 * slope[end], drawn)
-            tangent[end] = np.where(np.sign(drawn) != np.sign(slope[end]), 0.0, drawn)
-    excess = (tangent[:-1] + tangent[1:] - 2.0 * slope) / width
-    cubic, square = excess / width, (slope - tangent[:-1]) / width - excess
+    rows = np.ascontiguousarray(known.reshape(at.size, -1))
+    pieces = np.empty((at.size - 1, 4, rows.shape[1]))
+    _cut(at, rows, np.empty(at.size - 1), np.empty(at.size), pieces)
 
     def at_places(places: ArrayLike) -> FloatArray:
         wanted = np.asarray(places, dtype=np.float64)
-        piece = np.clip(np.searchsorted(at, wanted, side="right") - 1, 0, at.size - 2)
-        past = (wanted - at[piece]).reshape(wanted.shape + (1,) * (known.ndim - 1))
-        found = known[piece] + tangent[piece] * past + square[piece] * (past * past)
-        return np.asarray(found + cubic[piece] * (past * past * past))
+        found = np.empty((wanted.size, rows.shape[1]))
+        _read(at, pieces, wanted.ravel(), found)
+        return found.reshape(wanted.shape + known.shape[1:])
 
     return at_places
+
+
+@compiled
+def _cut(at: FloatArray, known: FloatArray, slope: FloatArray, tangent: FloatArray, pieces: FloatArray) -> None:
+    """Find the coefficients of 1, x, x^2 and x^3 of each piece, x from its first node.
+
+    Args:
+        at: nodes, shape (n,).
+        known: at these, shape (n, m).
+        slope: room for those of one curve, shape (n - 1,).
+        tangent: likewise, shape (n,).
+        pieces: that are filled, shape (n - 1, 4, m).
+    """
+    for each in range(known.shape[1]):
+        for piece in range(slope.size):
+            slope[piece] = (known[piece + 1, each] - known[piece, each]) / (at[piece + 1] - at[piece])
+        tangent[0] = tangent[-1] = slope[0]
+        for node in range(1, slope.size):
+            width, last = at[node + 1] - at[node], at[node] - at[node - 1]
+            ahead, behind, tangent[node] = 2.0 * width + last, width + 2.0 * last, 0.0
+            if slope[node] != 0.0 and _alike(slope[node], slope[node - 1]):
+                mean = (ahead / slope[node - 1] + behind / slope[node]) / (ahead + behind)
+                tangent[node] = 1.0 / mean
+        if slope.size > 1:
+            tangent[0] = _end_tangent(at[1] - at[0], at[2] - at[1], slope[0], slope[1])
+            tangent[-1] = _end_tangent(at[-1] - at[-2], at[-2] - at[-3], slope[-1], slope[-2])
+        for piece in range(slope.size):
+            width = at[piece + 1] - at[piece]
+            excess = (tangent[piece] + tangent[piece + 1] - 2.0 * slope[piece]) / width
+            pieces[piece, 0, each], pieces[piece, 1, each] = known[piece, each], tangent[piece]
+            pieces[piece, 2, each] = (slope[piece] - tangent[piece]) / width - excess
+            pieces[piece, 3, each] = excess / width
+
+
+@compiled
+def _end_tangent(width: float, next_width: float, slope: float, next_slope: float) -> float:
+    """Slope at the end of the curve, of the pieces there and next to it."""
+    drawn = (2.0 * width + next_width) * slope - width * next_slope
+    drawn /= width + next_width
+    if abs(drawn) > 3.0 * abs(slope) and not _alike(slope, next_slope):
+        return 3.0 * slope
+    return drawn if _alike(drawn, slope) else 0.0
+
+
+@compiled
+def _alike(one: float, other: float) -> bool:
+    """Whether two numbers have one sign."""
+    return (one > 0.0) == (other > 0.0) and (one < 0.0) == (other < 0.0)
+
+
+@compiled
+def _read(at: FloatArray, pieces: FloatArray, wanted: FloatArray, found: FloatArray) -> None:
+    """Fill in the values at places, shape (places, m)."""
+    for place in range(wanted.size):
+        piece = knot_below(at, wanted[place])
+        past = wanted[place] - at[piece]
+        square, cube = past * past, past * past * past
+        for each in range(found.shape[1]):
+            line = pieces[piece, 0, each] + pieces[piece, 1, each] * past
+            found[place, each] = line + pieces[piece, 2, each] * square + pieces[piece, 3, each] * cube
 
 
 def root_between(

@@ -84,6 +84,14 @@ class Keyed(Generic[Value]):
     value: Value = field(compare=False)
     key: Hashable
 
+    def __hash__(self) -> int:
+        """Of the key, worked out once."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.key)
+
 
 class LaterTuple(Sequence[Value]):
     """A tuple that is made when it is first looked at; copied, or sent to another process, it is that tuple."""

@@ -7,7 +7,7 @@ A replica is a group of GPUs of one SKU serving one model with one engine loop. 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cache, cached_property
 
 from pydantic import Field, model_validator
@@ -24,7 +24,7 @@ from hardware_db import (
     MeasuredGroup,
     MemoryRule,
 )
-from planner.core import Frozen, InputError
+from planner.core import Frozen, InputError, Keyed
 from planner.engine.drafting import Drafting, drafting_of
 from planner.engine.scheduler import LoraAdapters, Schedule, Speculation
 from planner.engine.step_times import StepTime, StepTimer, build_timer
@@ -70,6 +70,10 @@ LAYER_KIND_KERNELS = (
     "recurrent_",
 )
 """First letters of the fits that are for one kind of layer each: those of another kind are another algorithm's."""
+
+
+LARGE_RECORDS = ("llm", "sku", "engine", "calibration")
+"""Records of a configuration that are told apart by what they are and not by what they hold. Affects speed only."""
 
 
 class StepTimeShift(Frozen):
@@ -229,6 +233,13 @@ class ReplicaConfig(Frozen):
             whole_prompts=engine.whole_prompts,
             reserve_outputs=engine.reserves_outputs,
         )
+
+    @cached_property
+    def settings(self) -> Keyed[tuple[object, ...]]:
+        """All that it holds, large records and step times told apart by what they are: equal for replicas alike."""
+        values: dict[str, Hashable] = {name: getattr(self, name) for name in ReplicaConfig.model_fields}
+        large = (*(values.pop(name) for name in LARGE_RECORDS), self.timer)
+        return Keyed(large, (*values.values(), *map(id, large)))
 
     @cached_property
     def costs(self) -> EngineCosts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -365,14 +366,19 @@ class MeanSteps:
         return self._times_s(decodes, decode_context, np.zeros(decodes.size))
 
     def _times_s(self, decodes: FloatArray, decode_context: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
-        attention = self.chunks, self.attention_tokens, self.attention_s
-        return _mean_times_s(*self.tables, *attention, decodes, decode_context, prompt_tokens)
+        return _mean_times_s(*self._read, decodes, decode_context, prompt_tokens)
+
+    @cached_property
+    def _read(self) -> tuple[tuple[Any, ...], tuple[Any, ...], float, float, FloatArray, FloatArray]:
+        """What a step takes of it, without names or records of prompts, whose types take longer to find than a step."""
+        own, drafts = (tuple({**each._asdict(), "attention": _NOTHING}.values()) for each in self.tables[:2])
+        return own, drafts, self.tables[2], self.chunks, self.attention_tokens, self.attention_s
 
 
 @compiled(makes_arrays=True)
 def _mean_times_s(
-    tables: StepTables,
-    drafts: StepTables,
+    own: tuple[Any, ...],
+    drafting: tuple[Any, ...],
     draft_steps: float,
     chunks: float,
     attention_tokens: FloatArray,
@@ -381,7 +387,7 @@ def _mean_times_s(
     decode_context: FloatArray,
     prompt_tokens: FloatArray,
 ) -> FloatArray:
-    seconds = np.empty(decodes.size)
+    tables, drafts, seconds = StepTables(*own), StepTables(*drafting), np.empty(decodes.size)
     for step in range(decodes.size):
         tokens = prompt_tokens[step]
         prompts_s = curve_at(attention_tokens, attention_s, tokens)

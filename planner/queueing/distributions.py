@@ -132,26 +132,31 @@ def _add_to_bins(
     dropped = 0
     while (ends[1] >> dropped) - (ends[0] >> dropped) >= LEADING_BITS:
         dropped += 1
-    first, at = np.empty((ends[1] >> dropped) - (ends[0] >> dropped) + 1, dtype=np.int64), 0
+    least, at = ends[0] >> dropped, 0
+    first = np.empty((ends[1] >> dropped) - least + 1, dtype=np.int16)
     bits = lower.view(np.int64)
     for place in range(first.size):
-        while at < BINS - 1 and bits[at + 1] >> dropped < (ends[0] >> dropped) + place:
+        while at < BINS - 1 and bits[at + 1] >> dropped < least + place:
             at += 1
         first[place] = at
-    value, alike = np.empty(size * additions), size // parts
-    leading = value.view(np.int64)
+    value, mass, alike = np.empty(size * additions), np.empty(size * additions), size // parts
+    leading, both = value.view(np.int64), np.empty((BINS, 2))
     for row in range(rows):
         for place in range(size):
+            part, begin = place // alike, place * additions
             for more in range(additions):
-                value[place * additions + more] = values[row, place] + later[place // alike, more]
-        for place in range(size):
-            for which in range(place * additions, (place + 1) * additions):
-                weight = weights[row, place] * chances[place // alike, which - place * additions]
-                at = first[(leading[which] >> dropped) - (ends[0] >> dropped)]
-                while value[which] >= lower[at + 1]:
-                    at += 1
-                bins[0, row, at] += weight
-                bins[1, row, at] += weight * value[which]
+                value[begin + more] = values[row, place] + later[part, more]
+                mass[begin + more] = weights[row, place] * chances[part, more]
+        both[:] = 0.0  # weight and moment of a bin lie side by side
+        for which in range(value.size):
+            at = first[(leading[which] >> dropped) - least]
+            while value[which] >= lower[at + 1]:
+                at += 1
+            both[at, 0] += mass[which]
+            both[at, 1] += mass[which] * value[which]
+        for at in range(BINS):
+            bins[0, row, at] += both[at, 0]
+            bins[1, row, at] += both[at, 1]
 
 
 def _rows(array: FloatArray, shape: tuple[int, ...]) -> FloatArray:

@@ -110,7 +110,7 @@ def prefill_pool(
 
     Raises InputError when a step time is not finite and positive.
     """
-    prompts = condensed_lengths(lengths).prompts_only()
+    prompts = condensed_lengths(lengths).prompts_only
     return _prompts_alone(
         OfferedLoad(server, round_robin_share(arrivals, replicas), prompts, mixed_limit(server, prompts))
     )

@@ -232,7 +232,7 @@ def largest_prefill_rate(server: BatchServer, lengths: TokenLengths) -> float:
     >>> round(largest_prefill_rate(linear, TokenLengths.constant(500, 1)), 6)  # 50 ms each
     20.0
     """
-    return mixed_limit(server, condensed_lengths(lengths).prompts_only()).rate_per_s
+    return mixed_limit(server, condensed_lengths(lengths).prompts_only).rate_per_s
 
 
 def largest_decode_rate(server: BatchServer, lengths: TokenLengths) -> float:

@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -172,20 +172,21 @@ def queue_between(
         times_s = mean(sorted_slice_means(d.support_s, d.weights, SLICE_EDGES) for d in distributions)
         return LatencyDistribution(np.maximum.accumulate(times_s) * factor + more_s, SLICE_MASS)
 
+    def together(joint: JointDistribution) -> JointDistribution:
+        first_s, token_s = mean(each.first_s for each in joints), mean(each.token_s for each in joints)
+        return replace(joint, first_s=first_s * factor + later_s, token_s=token_s * factor)
+
     joints = [queue.joint for queue in queues if queue.joint is not None]
     joint = nearest.joint if len({(each.first_s.shape, each.token_s.shape) for each in joints}) == 1 else None
-    if joint is not None:
-        first_s, token_s = mean(each.first_s for each in joints), mean(each.token_s for each in joints)
-        joint = replace(joint, first_s=first_s * factor + later_s, token_s=token_s * factor)
     return replace(
         nearest,
-        ttft=of("ttft", later_s),
-        tpot=of("tpot", 0.0),
-        e2e=LatencyDistribution.later(lambda: of("e2e", later_s)),
-        itl=LatencyDistribution.later(lambda: of("itl", 0.0)),
+        ttft=LatencyDistribution.later(partial(of, "ttft", later_s)),
+        tpot=LatencyDistribution.later(partial(of, "tpot", 0.0)),
+        e2e=LatencyDistribution.later(partial(of, "e2e", later_s)),
+        itl=LatencyDistribution.later(partial(of, "itl", 0.0)),
         mean_running=float(mean(queue.mean_running for queue in queues)),
         mean_step_s=float(mean(queue.mean_step_s for queue in queues)) * factor,
-        joint=joint,
+        joint=None if joint is None else JointDistribution.made_by(partial(together, joint)),
     )
 
 
@@ -452,23 +453,25 @@ class _Path:
         parts = [self._binned(curve, own) for curve, own in of_curves if own.size]
         weights = np.concatenate([part.requests for part in parts]) / sum(part.requests.sum() for part in parts)
         mass = weights[:, None] * SLICE_MASS
-        ttft_s = np.concatenate([part.ttft_s for part in parts])
+
+        def ttft_s() -> FloatArray:
+            return np.concatenate([part.ttft_s for part in parts])
 
         def e2e() -> LatencyDistribution:
             later_s = np.concatenate([part.slices("e2e") + part.behind_s[:, None] for part in parts])
-            return condensed_sample(np.maximum(later_s, ttft_s.min()), mass)
+            return condensed_sample(np.maximum(later_s, ttft_s().min()), mass)
 
-        def itl() -> LatencyDistribution:
-            return condensed_sample(np.concatenate([part.slices("itl") for part in parts]), mass)
+        def of(name: str) -> LatencyDistribution:
+            return condensed_sample(np.concatenate([part.slices(name) for part in parts]), mass)
 
         at_steps = [curve.running_and_step_s(self.decode_loads[own]) for curve, own in of_curves]
         running, step_s = np.concatenate(at_steps).mean(axis=0).tolist()
         return replace(
             parts[-1].curve.queues[-1],
-            ttft=condensed_sample(ttft_s, mass),
-            tpot=condensed_sample(np.concatenate([part.slices("tpot") for part in parts]), mass),
+            ttft=LatencyDistribution.later(lambda: condensed_sample(ttft_s(), mass)),
+            tpot=LatencyDistribution.later(partial(of, "tpot")),
             e2e=LatencyDistribution.later(e2e),
-            itl=LatencyDistribution.later(itl),
+            itl=LatencyDistribution.later(partial(of, "itl")),
             mean_running=running,
             mean_step_s=step_s,
             utilisation=float(self.loads[steps].mean()),

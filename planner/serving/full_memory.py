@@ -104,7 +104,7 @@ def full_memory(model: PoolModel, lengths: TokenLengths) -> FullMemory | None:
     """
     schedule = model.pool.config.schedule
     grows = not schedule.reserve_outputs and schedule.kv is KvAllocation.PAGED and model.pool.role is not Role.PREFILL
-    return _worked_out(Keyed(model, id(model)), lengths) if grows and lengths.mean_output > 1.0 else None
+    return _worked_out(Keyed(model, id(model.server)), lengths) if grows and lengths.mean_output > 1.0 else None
 
 
 @lru_cache(maxsize=128)

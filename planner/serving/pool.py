@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from heapq import heappop, heappush
 
@@ -367,6 +367,17 @@ class PoolModel:
     kv_waste: float = 0.0
     encode_s: float = 0.0
 
+    def of(self, pool: Pool) -> PoolModel:
+        """The model of a pool of as good replicas, more or fewer of them: what is known of one is known of them."""
+        model = replace(self, pool=pool)
+        vars(model)["server"] = self.server
+        return model
+
+    @property
+    def key(self) -> Keyed[PoolModel]:
+        """Told apart by what step times follow from."""
+        return Keyed(self, (self.pool.config.settings, self.costs))
+
     @cached_property
     def server(self) -> BatchServer:
         """One replica as a server of steps."""
@@ -567,21 +578,22 @@ def pool_model(
         own_past: of `past`, tokens that each request holds alone (of its own session), shape (cells,).
 
     Returns:
-        Mean step times [s] and KV memory [tokens]; the same object for the same pool and lengths where nothing is
-        cached.
+        Mean step times [s] and KV memory [tokens]; where nothing is cached, with one server for all pools of such
+        replicas.
 
     Raises:
         InputError: a request does not fit.
         UnsupportedFeatureError: static batches.
     """
     if not np.any(past) and shared_tokens == 0.0:
-        return _uncached_model(Keyed(pool, id(pool)), lengths)
+        model = _uncached_model(Keyed(pool, (pool.config.settings, pool.role)), lengths)
+        return model if model.pool is pool else model.of(pool)
     return _pool_model(pool, lengths, past, shared_tokens, own_past)
 
 
 @lru_cache(maxsize=128)
 def _uncached_model(pool: Keyed[Pool], lengths: TokenLengths) -> PoolModel:
-    """Without a prefix cache; the same object for the same pool, so that what does not depend on the rate is kept."""
+    """Without a prefix cache, of pools of any size: what depends on neither that nor the rate is kept."""
     return _pool_model(pool.value, lengths, 0.0, 0.0)
 
 

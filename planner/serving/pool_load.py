@@ -12,15 +12,15 @@ mean steps hold) and names what the pool runs out of. Approximations made here:
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 from scipy.special import pdtrc
 
 from planner.core import FloatArray, InputError, Keyed, rebuilt, root_between
-from planner.engine import ReplicaConfig, StepTimeShift, require_room
+from planner.engine import StepTimeShift, require_room
 from planner.queueing import (
     QueueLatency,
     largest_decode_rate,
@@ -73,8 +73,6 @@ SHORTER = 0.9
 """Factor on lengths by which it is seen what they cost. A choice: near 1, and beyond what rounding to tokens does."""
 STEADY_NODES = np.concatenate([NODE_LOADS[:2], NODE_LOADS[2::2]])
 """Loads between which steady pools are interpolated: those of a drift, and one more where they are far apart."""
-LARGE_RECORDS = ("llm", "sku", "engine", "calibration")
-"""Records of a configuration that are told apart by what they are and not by what they hold. Affects speed only."""
 SETTLING_TIMES, NEAREST_TO_LIMIT = 20.0, 0.98
 """Settling times in a run whose second half shows whether waits grow: twenty leave e^-10 of the empty start by half of
 it. They grow without bound, so that from this utilisation on no longer run is asked for. A choice."""
@@ -96,7 +94,7 @@ class PoolUnderLoad:
         workload: as the pool sees it: prompts without what its prefix cache holds.
         prefix_hits: share of the input tokens found in the prefix cache.
         loads: from KV tiers; None without any.
-        memory: what full KV memory costs; None where it is never full.
+        work: its requests, prompts as the queue has them.
     """
 
     model: PoolModel
@@ -104,9 +102,14 @@ class PoolUnderLoad:
     rate_per_s: float
     lengths: TokenLengths
     workload: Workload
+    work: Callable[[], TokenLengths]
     prefix_hits: float = 0.0
     loads: PoolLoads | None = None
-    memory: FullMemory | None = None
+
+    @cached_property
+    def memory(self) -> FullMemory | None:
+        """What full KV memory costs; None where it is never full."""
+        return full_memory(self.model, self.work())
 
     def performance(self) -> PoolPerformance:
         """The pool's own figures at its operating point."""
@@ -466,7 +469,7 @@ def _steady_pools(pool: Pool, workload: Workload) -> _SteadyPools:
     if arrivals.dispersion:
         arrivals = arrivals.as_renewal(RESIDUAL_GAPS)
     shape = (arrivals.scv, arrivals.batch_mean, arrivals.dispersion)
-    key = (_settings(pool.config), pool.role, pool.replicas, pool.router, workload.classes, shape)
+    key = (pool.config.settings, pool.role, pool.replicas, pool.router, workload.classes, shape)
     return _kept_pools(Keyed((pool, Workload(arrivals=arrivals, classes=workload.classes)), key))
 
 
@@ -475,27 +478,22 @@ def _kept_pools(pool: Keyed[tuple[Pool, Workload]]) -> _SteadyPools:
     return _SteadyPools(*pool.value)
 
 
-def _settings(config: ReplicaConfig) -> tuple[Hashable, ...]:
-    """All that a configuration holds, large records and step times by their ids: who keeps the key keeps them too."""
-    values: dict[str, Hashable] = {name: getattr(config, name) for name in ReplicaConfig.model_fields}
-    values.update({name: id(values[name]) for name in LARGE_RECORDS})
-    return (*values.values(), id(config.timer))
-
-
 def _decode_pool_under_load(pool: Pool, workload: Workload, queue: QueueLatency | None = None) -> PoolUnderLoad:
     decoding, share = decoding_only(workload.lengths)
     model, rate = pool_model(pool, decoding), workload.rate_per_s * share
     queue = queue or as_served(replica_queue(model, decoding, workload.open_arrivals.at_rate(rate)), model)
-    return PoolUnderLoad(model, queue, rate, decoding, workload, memory=full_memory(model, decoding))
+    return PoolUnderLoad(model, queue, rate, decoding, workload, lambda: decoding)
 
 
 def _prompt_pool_under_load(
     pool: Pool, workload: Workload, cached: CachedWorkload, queue: QueueLatency | None = None
 ) -> PoolUnderLoad:
     """A pool that serves prompts, behind its cache."""
-    model, work = _prompt_model(pool, cached, cached.workload.rate_per_s / pool.replicas)
     seen, loads = cached.workload, cached.loads
+    model = _prompt_model(pool, cached)
+    of_requests = partial(work_lengths, model, seen.lengths, cached.past, seen.rate_per_s / pool.replicas)
     if queue is None:
+        work = of_requests()
         in_common = any(kind.prefixes is not None or kind.sessions is not None for kind in workload.classes)
         queue = replica_queue(model, work, seen.open_arrivals, in_common)
         busy = queue.utilisation
@@ -505,15 +503,12 @@ def _prompt_pool_under_load(
         if loads is not None:
             queue = loads.delayed(queue, loads.wait(seen.rate_per_s))
         queue = behind_encoders(queue, pool, seen)
-    memory = full_memory(model, work)
-    return PoolUnderLoad(model, queue, seen.rate_per_s, seen.lengths, seen, cached.hit_share, loads, memory=memory)
+    return PoolUnderLoad(model, queue, seen.rate_per_s, seen.lengths, seen, of_requests, cached.hit_share, loads)
 
 
-def _prompt_model(pool: Pool, cached: CachedWorkload, rate_per_s: float = math.inf) -> tuple[PoolModel, TokenLengths]:
-    """The pool behind its cache, and its prompts by their work at a rate of one replica."""
-    lengths = cached.workload.lengths
-    model = pool_model(pool, lengths, cached.past, cached.shared_tokens, cached.own_past)
-    return model, work_lengths(model, lengths, cached.past, rate_per_s)
+def _prompt_model(pool: Pool, cached: CachedWorkload) -> PoolModel:
+    """The pool behind its cache."""
+    return pool_model(pool, cached.workload.lengths, cached.past, cached.shared_tokens, cached.own_past)
 
 
 def largest_stable_rate_per_s(deployment: Deployment, workload: Workload) -> float:
@@ -561,7 +556,7 @@ def _replica_limit_per_s(pool: Pool, workload: Workload) -> float:
     """The same for pools of any size, unless a cache has what all of them found; remembered then."""
     if has_prefixes(pool, workload):
         return _found_replica_limit_per_s(pool, workload)
-    return _kept_limit_per_s(Keyed((pool, workload), (_settings(pool.config), pool.role, workload.classes)))
+    return _kept_limit_per_s(Keyed((pool, workload), (pool.config.settings, pool.role, workload.classes)))
 
 
 @lru_cache(maxsize=MOST_POOLS)
@@ -580,7 +575,8 @@ def _found_replica_limit_per_s(pool: Pool, workload: Workload) -> float:
         return largest_decode_rate(model.server, lengths_in_steps(lengths, gain)) / share
     largest_rate = largest_prefill_rate if pool.role is Role.PREFILL else largest_mixed_rate
     cached = behind_cache(pool, workload)
-    model, work = _prompt_model(pool, cached)
+    model = _prompt_model(pool, cached)
+    work = work_lengths(model, cached.workload.lengths, cached.past)
     memory = full_memory(model, work)
     rate = largest_rate(model.server, lengths_in_steps(work, gain)) if memory is None else memory.limit_per_s
     return rate if cached.loads is None else min(rate, cached.loads.limit_per_s / pool.replicas)

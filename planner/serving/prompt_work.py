@@ -60,19 +60,7 @@ def work_lengths(
     alike = float(np.ptp(lengths.inputs[occurs])) == float(np.ptp(before[occurs])) == 0.0
     if model.pool.role is Role.DECODE or alike:
         return lengths
-    return _work_lengths(by_step_times(model), lengths, tuple(np.ravel(past).tolist()), rate_per_s)
-
-
-def by_step_times(model: PoolModel) -> Keyed[PoolModel]:
-    """A model told apart by its configuration and costs, which its step times follow from.
-
-    Args:
-        model: the pool.
-
-    Returns:
-        The model and that key.
-    """
-    return Keyed(model, (id(model.pool.config), model.costs))
+    return _work_lengths(model.key, lengths, tuple(np.ravel(past).tolist()), rate_per_s)
 
 
 @lru_cache(maxsize=128)
@@ -149,7 +137,7 @@ def with_own_prompt(
         for each in (lengths.inputs, lengths.inputs * past)  # pairs of tokens to compute and cached ones
     )
     before = behind / prompts
-    own_s = np.array(own_attention_s(by_step_times(model), tuple(prompts.tolist()), tuple(before.tolist()), chunk))
+    own_s = np.array(own_attention_s(model.key, tuple(prompts.tolist()), tuple(before.tolist()), chunk))
     own_s += own_steps_s(model.server, running, chunk, prompts)
     own_s -= own_steps_s(model.server, running, chunk, joint.prompts)
     beyond_s = own_s if work is lengths else own_s * (1.0 - busy)

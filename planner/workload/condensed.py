@@ -83,6 +83,7 @@ class CondensedLengths:
         smaller = np.minimum.outer(self.gaps, self.gaps)
         return float(self.gap_weights @ smaller @ self.gap_weights / (self.gaps @ self.gap_weights))
 
+    @cached_property
     def prompts_only(self) -> CondensedLengths:
         """The same prompts with one output token each."""
         return replace(

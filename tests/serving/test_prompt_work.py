@@ -11,7 +11,7 @@ from planner.core import Metric
 from planner.engine import ReplicaConfig, Schedule
 from planner.serving import Deployment, evaluate, largest_stable_rate_per_s
 from planner.serving.pool import PoolModel, pool_model
-from planner.serving.prompt_work import by_step_times, own_attention_s, work_lengths
+from planner.serving.prompt_work import own_attention_s, work_lengths
 from planner.serving.types import Pool, Role
 from planner.simulator import simulate
 from planner.workload import TokenLengths, Workload
@@ -62,7 +62,7 @@ class TestWorkLengths:
     def test_attention_beyond_the_mean_adds_up_to_nothing(self) -> None:
         prefill = model(Role.PREFILL)
         prompts = tuple(LENGTHS.inputs.tolist())
-        beyond = np.array(own_attention_s(by_step_times(prefill), prompts, (0.0,) * len(prompts), float(CHUNK)))
+        beyond = np.array(own_attention_s(prefill.key, prompts, (0.0,) * len(prompts), float(CHUNK)))
         assert abs(float(beyond @ LENGTHS.probabilities)) < 0.05 * float(np.abs(beyond) @ LENGTHS.probabilities)
 
 
