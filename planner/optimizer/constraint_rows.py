@@ -120,22 +120,25 @@ def rows_by_period(
         sense: at most, or at least.
     """
     limits = np.zeros(len(subjects)) if limits is None else limits
-    if not np.isfinite(limits).any():
+    limited = np.isfinite(limits)
+    if not limited.any():
         none, of_none = np.zeros(0, dtype=np.int64), np.zeros(0)
         return ConstraintRows(constraint, sense, (), none, source, none, of_none, none, none, of_none)
     width = entries[0][1].shape[1]
-    row = [(subject[:, None] * width + np.arange(width)).ravel() for subject, _, _ in entries]
-    value = [np.broadcast_to(np.reshape(value, (-1, 1)), columns.shape).ravel() for _, columns, value in entries]
-    every_row = ConstraintRows(
+    in_period = np.arange(width)
+    subject = np.concatenate([subject for subject, _, _ in entries])
+    column = np.concatenate([columns for _, columns, _ in entries])
+    value = np.concatenate([value + np.zeros(len(columns)) for _, columns, value in entries])
+    mine, number = limited[subject], np.cumsum(limited) - 1
+    return ConstraintRows(
         constraint=constraint,
         sense=sense,
         subjects=subjects,
-        subject=np.repeat(np.arange(len(subjects)), width),
+        subject=np.repeat(np.flatnonzero(limited), width),
         field=source,
-        periods=np.tile(np.arange(width) if width == layout.periods else WHOLE_HORIZON, len(subjects)),
-        limit=np.repeat(limits, width),
-        row=np.concatenate(row),
-        column=np.concatenate([columns.ravel() for _, columns, _ in entries]),
-        value=np.concatenate(value).astype(np.float64),
+        periods=np.resize(in_period if width == layout.periods else WHOLE_HORIZON, width * int(number[-1] + 1)),
+        limit=np.repeat(limits[limited], width),
+        row=(number[subject[mine], None] * width + in_period).ravel(),
+        column=column[mine].ravel(),
+        value=np.repeat(value[mine], width),
     )
-    return every_row if np.isfinite(limits).all() else every_row.select(np.isfinite(every_row.limit))

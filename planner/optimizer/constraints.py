@@ -288,6 +288,8 @@ def _rows_that_mark(
     source: str,
 ) -> ConstraintRows:
     """``sum f <= m column`` over the members of each name, shape (names, j), by slice, part of service and period."""
+    if not names:
+        return rows_by_period(layout, constraint, names, source)
     slices = len(layout.deferrable)
     who, pair = np.nonzero(is_member[:, layout.pair_unit])
     key = (who * slices + layout.pair_slice[pair]) * 2 + ~layout.served[pair]

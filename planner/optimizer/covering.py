@@ -23,13 +23,12 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import replace
 
 import numpy as np
 
 from planner.core import FloatArray, IntArray
 from planner.optimizer.evaluate_allocation import PartAnswer
-from planner.optimizer.labels import COST_ROUNDING, Labels, LabelSearch, TooManyLabelsError
+from planner.optimizer.labels import COST_ROUNDING, LabelSearch, TooManyLabelsError, unbeaten
 from planner.optimizer.layout import Layout
 from planner.optimizer.load_split import proportional_rates
 from planner.optimizer.program import build_program
@@ -38,6 +37,8 @@ from planner.optimizer.types import FEASIBILITY_TOLERANCE, Objective
 
 FIRST_RISE, RISE = 0.01, 1.5
 """Share of the bound by which the limit of cost rises first, and how much more each time. A choice of speed."""
+_USD = np.array([[1.0], [math.inf], [1.0]])
+"""Columns of labels that cost something and take nothing."""
 _SAME = 1e-9
 """Share by which amounts and their costs differ that are the same: above rounding, far below tolerances."""
 
@@ -68,7 +69,9 @@ def cheapest_cover(
     with suppress(TooManyLabelsError):
         cover.run(gap, is_bound)
     bound = cover.bound if is_bound else 0.0
-    return PartAnswer(cover.values, bound) if cover.values is not None or math.isinf(bound) else None
+    is_none = math.isinf(bound) or bound > cover.most
+    values = None if is_none else cover.values
+    return PartAnswer(values, bound) if is_none or values is not None else None
 
 
 class _Cover:
@@ -91,15 +94,30 @@ class _Cover:
 
     def __init__(self, layout: Layout, at_least: float = 0.0, most: float = math.inf) -> None:
         self.layout, self.bound, self.most = layout, at_least, most
-        self.demand = layout.demand_per_s.max(axis=1)
         self.price = layout.cheapest(layout.purchase_usd_per_hour / layout.purchase_usable)
         self.surplus = np.zeros(len(self.price))
         self.room = layout.resource_most * (1.0 + _SAME)
         self.most_blocks = np.floor(layout.purchase_most / layout.purchase_block + _SAME)
         self.counted = np.zeros(len(self.price), dtype=bool)
+        self.demand = layout.demand_per_s.max(axis=1)
         self.least = np.zeros(len(self.demand))
         self.cost = math.inf
-        self.values: FloatArray | None = None
+        self.counts: IntArray | None = None
+        self.blocks = np.zeros(len(layout.purchase_resource))
+
+    @property
+    def values(self) -> FloatArray | None:
+        """Of the best fleet, by column; None: there is none yet."""
+        if self.counts is None:
+            return None
+        layout, values = self.layout, np.zeros(self.layout.columns)
+        values[layout.column.blocks] = self.blocks[:, None]
+        values[layout.column.units] = self.counts.sum(axis=0)[:, None]
+        for s, units in enumerate(self.counts):
+            for t in range(layout.periods):
+                values[layout.column.rates[:, t]] += proportional_rates(layout, units, s, t)
+        layout.fill_in(values)
+        return values
 
     def run(self, gap: float, is_bound: bool) -> None:
         """Count more resources, and look among dearer fleets, until the best is proved to be within the gap.
@@ -157,19 +175,14 @@ class _Cover:
     def _add(self, counts: IntArray) -> bool:
         """Keep the fleet of these units, shape (slices, units), if it is the best; whether more is counted now."""
         layout, total = self.layout, counts.sum(axis=0)
-        taken, values = total @ layout.takes, np.zeros(layout.columns)
-        usd = np.zeros(len(taken))
-        for resource, amount in enumerate(taken.tolist()):
-            (usd[resource],), blocks = self._bought(resource, np.array([amount]), is_exact=False)
-            values[layout.column.blocks[layout.purchase_resource == resource]] = blocks[:, None]
+        taken, blocks, usd = total @ layout.takes, np.zeros_like(self.blocks), np.zeros(len(self.price))
+        for resource in np.flatnonzero((taken > 0.0) | (layout.resource_least > 0.0)).tolist():
+            amount = taken[resource : resource + 1]
+            (usd[resource],), mine = self._bought(resource, amount, is_exact=False)
+            blocks[layout.purchase_resource == resource] = mine
         cost = float(layout.usd_per_hour @ total) + math.fsum(usd.tolist())
-        if self.values is None or cost < self.cost:
-            values[layout.column.units] = total[:, None]
-            for s, units in enumerate(counts):
-                for t in range(layout.periods):
-                    values[layout.column.rates[:, t]] += proportional_rates(layout, units, s, t)
-            layout.fill_in(values)
-            self.values, self.cost = values, cost
+        if self.counts is None or cost < self.cost:
+            self.counts, self.blocks, self.cost = counts, blocks, cost
         is_wrong = (usd > (self.price * taken - self.surplus) * (1.0 + _SAME)) & ~self.counted
         self.counted |= is_wrong
         return bool(is_wrong.any())
@@ -185,32 +198,38 @@ class _Cover:
         use = layout.usd_per_hour + layout.takes @ np.where(self.counted, 0.0, self.price)
         use = np.column_stack([use, layout.takes[:, resources]])
         worth, room = np.append(1.0, self.price[resources]), np.append(math.inf, self.room[resources])
-        chosen, total = np.zeros((1, 0), dtype=np.int64), Labels.empty_fleet(len(worth))
-        together = LabelSearch(0.0, use, np.zeros(len(use)), worth, room, most)
-        found = []
+        columns = np.stack([worth, room, np.where(worth > 0.0, worth, 1.0)])
+        size = use @ columns[2]
+        share = use / np.where(size > 0.0, size, 1.0)[:, None]
+        alike = (
+            np.unique(share.round(9), axis=0, return_inverse=True)[1].ravel() if len(resources) else 0 * layout.stage
+        )
+        codes = np.column_stack([layout.unit_kind, alike])
+        together = LabelSearch(0.0, columns, use[:0], np.zeros(0), codes[:0], most)
+        found, labels = [], together.empty_fleet
         for s in np.flatnonzero(self.demand > 0.0).tolist():
             pairs = layout.pair_slice == s
             units, rate = layout.pair_unit[pairs], np.minimum(layout.pair_rate[pairs], self.demand[s])
             of_others = float(self.least.sum() - self.least[s])
-            search = LabelSearch(float(self.demand[s]), use[units], rate, worth, room, most - of_others)
-            covers = search.covers(layout.stage[units], layout.channel[units], layout.unit_kind[units], gap)
-            if math.isinf(most) and len(covers.rate):
-                self.least[s] = float((covers.use @ worth).min()) - search.slack
+            search = LabelSearch(float(self.demand[s]), columns, use[units], rate, codes[units], most - of_others)
+            covers = search.covers(layout.stage[units], layout.channel[units], gap)
+            if math.isinf(most) and len(covers):
+                self.least[s] = float((covers[:, 2:-1] @ worth).min()) - search.slack
             together.most_cost = most - float(self.least[s + 1 :].sum())
-            total, left, right = together.joined(total, covers, least=True)
-            if not len(left):
+            found.append((s, units, search, covers[:, -1].copy()))
+            covers[:, -1] = np.arange(len(covers))
+            labels = unbeaten(together.joined(labels, covers, least=True))
+            if not len(labels):
                 return math.inf, None
-            total = replace(total, name=np.arange(len(left))).unbeaten()
-            chosen = np.column_stack([chosen[left], covers.name[right]])[total.name]
-            found.append((s, units, search))
-        usd = [self._bought(r, total.use[:, 1 + k], is_exact=True)[0] for k, r in enumerate(resources.tolist())]
-        cost = total.use[:, 0] - self.surplus[~self.counted].sum() + sum(usd)
+        usd = [self._bought(r, labels[:, 3 + k], is_exact=True)[0] for k, r in enumerate(resources.tolist())]
+        cost = labels[:, 2] - self.surplus[~self.counted].sum() + sum(usd)
         same = np.flatnonzero(cost <= cost.min() + _SAME * abs(cost.min()))
-        best = int(same[np.argmin((total.use @ worth)[same])])  # of equal cost that with most of its blocks free
-        counts = np.zeros((len(self.demand), len(use)), dtype=np.int64)
-        for (s, units, search), name in zip(found, chosen[best].tolist(), strict=True):
-            counts[s, units] = search.counts(name)
-        return float(cost[best]) - math.fsum(search.slack for _, _, search in found), counts
+        best = same[np.argmin((labels[:, 2:-1] @ worth)[same])]  # of equal cost that with most of its blocks free
+        counts, label = np.zeros((len(self.demand), len(use)), dtype=np.int64), int(labels[best, -1])
+        for s, units, search, names in reversed(found):
+            label, of_slice = together.made[label, :2].astype(int).tolist()
+            counts[s, units] = search.counts(names[of_slice])
+        return float(cost[best]) - math.fsum(search.slack for _, _, search, _ in found), counts
 
     def _bought(self, resource: int, taken: FloatArray, *, is_exact: bool) -> tuple[FloatArray, FloatArray]:
         """The least cost of amounts of a resource, infinite where one is not to be had [USD/h]; and blocks of the last.
@@ -230,16 +249,16 @@ class _Cover:
         if len(usd) > 1:
             most_usd = float(cost.max()) * (1.0 + COST_ROUNDING)
             search = LabelSearch(
-                need.max(), usd[:, None], usable, np.ones(1), np.full(1, math.inf), most_usd, most=most
+                float(need.max()), _USD, usd[:, None], usable, np.repeat([[-1, 0]], len(usd), axis=0), most_usd, most
             )
             try:
-                mixes = search.chain(np.arange(len(usd)))
+                mixes = search.front(np.argsort(usd / usable, kind="stable"))
             except TooManyLabelsError:
                 if is_exact:
                     raise
                 return cost + beyond, blocks
-            place = np.searchsorted(mixes.rate, need * (1.0 - _SAME))
-            cost = np.append(mixes.use[:, 0], math.inf)[place]
-            if place[-1] < len(mixes.name):
-                blocks = search.counts(int(mixes.name[place[-1]])).astype(float)
+            place = np.searchsorted(mixes[:, 1], need * (1.0 - _SAME))
+            cost = np.append(mixes[:, 2], math.inf)[place]
+            if place[-1] < len(mixes):
+                blocks = search.counts(mixes[place[-1], -1]).astype(float)
         return cost + beyond, blocks

@@ -4,28 +4,35 @@ Units of the stages FIRST and SECOND are of one kind per channel, so that such a
 the least of them is taken. A front is a set of *labels* (cost, rate), none worse in both than another, grown unit by
 unit. A label is kept only while its cost and the cheapest cost per rate of what is still missing stay below what a
 fleet may cost, so that hardly any are (S. Martello and P. Toth 1990, "Knapsack Problems", ch. 3). Where resources are
-counted, labels also hold what they take of each (`planner.optimizer.covering`). What is done for every label is
-compiled.
+counted, labels also hold what they take of each (`planner.optimizer.covering`).
+
+What is done for every label is compiled. Labels are rows of an array: size, rate [1/s], *use* (cost but for that of
+counted resources [USD/h], and the amount of each of these), and the number of the label, 0 for the empty fleet. How
+each was made stands in another array: of two labels, or of one and so many copies of a unit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from collections.abc import Callable, Sequence
+from functools import reduce
+from itertools import chain, pairwise
 
 import numpy as np
 
 from planner.core import FloatArray, IntArray, compiled
-from planner.optimizer.layout import FIRST, SECOND, WHOLE
+from planner.optimizer.layout import FIRST, WHOLE
 
-MAX_LABELS = 20_000
-"""Labels beyond which a front is given up. A choice of speed: branch and bound is not slower from there."""
-MAX_PAIRS = 25 * MAX_LABELS
-"""Labels that are formed at once before the best are kept: 4 MB a column. A choice of speed and memory."""
+MAX_LABELS = 200_000
+"""Labels of a slice beyond which they are given up. A choice of speed: branch and bound is not slower from there."""
+FEW_LABELS = 1_000
+"""Labels there is room for at first. A choice of speed."""
 COST_ROUNDING = 1e-12
 """Share by which floating-point sums of costs may differ that are equal."""
+
+Limits = tuple[float, float, float, float]
+"""Demand [1/s], most a label may cost [USD/h], and the costs per rate of what a label lacks and of the other stages
+[USD/h per 1/s]."""
 
 
 class TooManyLabelsError(Exception):
@@ -33,24 +40,24 @@ class TooManyLabelsError(Exception):
 
 
 @compiled
-def _is_useful(cost: float, rate: float, limits: tuple[float, float, float, float]) -> bool:
-    """True if a label may be part of a fleet within the cost limit; `limits`: those of `_chained`."""
+def _is_useful(cost: float, rate: float, limits: Limits) -> bool:
+    """True if a label may be part of a fleet within the cost limit."""
     demand, most_cost, per_rate, others_per_rate = limits
     return cost + others_per_rate * rate + per_rate * (demand - rate) <= most_cost
 
 
-@compiled(makes_arrays=True)
-def _sieved(order: IntArray, same: FloatArray, rate: FloatArray) -> IntArray:
-    """Those in this order, by rising cost among equal rows of `same`, that carry more than those of the row before."""
-    best, kept, count = -1.0, np.empty_like(order), 0
-    for i in range(len(order)):
-        place = order[i]
-        for c in range(same.shape[1]):
-            if same[place, c] != same[order[i - 1], c]:
-                best = -1.0
-        if rate[place] > best:
-            best, kept[count], count = rate[place], place, count + 1
-    return kept[:count]
+@compiled
+def _priced(label: FloatArray, columns: FloatArray, limits: Limits) -> bool:
+    """Put the size of a label where it belongs; True if there is room for what it uses, and it is useful.
+
+    `columns`: of each column of the use its worth, its room, and its weight in the size.
+    """
+    cost, label[0], has_room = 0.0, 0.0, True
+    for c in range(columns.shape[1]):
+        cost += label[c + 2] * columns[0, c]
+        has_room = has_room and label[c + 2] <= columns[1, c]
+        label[0] += label[c + 2] * columns[2, c]
+    return has_room and _is_useful(cost, label[1], limits)
 
 
 @compiled
@@ -84,293 +91,394 @@ def _with_label(front: FloatArray, count: int, label: FloatArray) -> int:
     return low + 1 + moved
 
 
-@compiled(makes_arrays=True)
-def _chained(
+@compiled
+def _formed(made: FloatArray, count: int, first: float, second: float, unit: int, number: int) -> int:
+    """Keep how a label was made; how many there are now."""
+    made[count, 0], made[count, 1], made[count, 2], made[count, 3] = first, second, unit, number
+    return count + 1
+
+
+@compiled
+def _with_copies(
+    before: FloatArray,
+    j: int,
     units: FloatArray,
-    most: IntArray,
+    codes: IntArray,
     columns: FloatArray,
-    limits: tuple[float, float, float, float],
-    most_labels: int,
-) -> tuple[FloatArray, FloatArray]:
-    """The labels of units that are taken one after another, none of which another betters in size and rate.
+    limits: Limits,
+    label: FloatArray,
+    front: FloatArray,
+    made: FloatArray,
+    counts: tuple[int, int],
+) -> tuple[int, int]:
+    """Put a label and any number of copies of unit j into a front; `label` has room for one. As `_chained`."""
+    (count, formed), last = counts, columns.shape[1] + 2
+    for number in range(1, codes[j, 0] + 1):
+        if before[1] + (number - 1) * units[j, 1] >= limits[0] * (1.0 - COST_ROUNDING):
+            break
+        label[1] = min(before[1] + number * units[j, 1], limits[0])
+        for c in range(2, last):
+            label[c] = before[c] + number * units[j, c]
+        if _priced(label, columns, limits):
+            if formed == len(made) or count + 1 == len(front):
+                return -1, formed
+            label[last] = formed
+            formed = _formed(made, formed, before[last], 0.0, j, number)
+            count = _with_label(front, count, label)
+    return count, formed
 
-    `units`: rate of each [1/s], and its use as that of `Labels`; at most `most` of each. `columns`: worth of each
-    column of the use, its room, and its weight in the size of labels. `limits`: demand [1/s], most a label may cost
-    [USD/h], and the costs per rate of what a label lacks and of the other stages [USD/h per 1/s]. More than
-    `most_labels` formed, or twenty times as many looked at for one unit, are given up: one more is returned.
 
-    Returns size, rate and use of each label, and which it is: 0 the empty fleet, k the one formed k-th; and of all
-    formed which label, unit and number they are made of.
+@compiled
+def _chained(
+    mine: IntArray,
+    units: FloatArray,
+    codes: IntArray,
+    columns: FloatArray,
+    limits: Limits,
+    work: FloatArray,
+    made: FloatArray,
+    formed: int,
+) -> tuple[int, int]:
+    """Labels of units that are taken one after another, none of which another betters in size and rate.
+
+    `mine`: which units; of all, `units`: size, rate [1/s] and use; `codes` as in `_fronts`. Returns how many labels
+    there are, put into the first part of `work`, and how many were made; -1 where there is no room for them, or for a
+    twentieth of what is looked at for one unit.
     """
-    demand, width = limits[0], 2 + columns.shape[1]
-    front, label, made = np.empty((most_labels + 2, width + 1)), np.zeros(width + 1), np.empty((most_labels + 1, 3))
-    front[0], formed = 0.0, 0
-    count = len(front[:1])  # a literal 1 would be a type of its own, and `_with_label` compiled for it too
-    for j in range(len(units)):
-        before = front[:count].copy()
-        if len(before) * most[j] > 20 * most_labels:
-            return front[:count], made
-        for a in range(len(before)):
-            for number in range(1, most[j] + 1):
-                if before[a, 1] + (number - 1) * units[j, 0] >= demand * (1.0 - COST_ROUNDING) or formed > most_labels:
-                    break
-                label[0], label[1] = 0.0, min(before[a, 1] + number * units[j, 0], demand)
-                cost, has_room = 0.0, True
-                for c in range(2, width):
-                    label[c] = before[a, c] + number * units[j, c - 1]
-                    cost += label[c] * columns[0, c - 2]
-                    has_room = has_room and label[c] <= columns[1, c - 2]
-                    label[0] += label[c] * columns[2, c - 2]
-                if has_room and _is_useful(cost, label[1], limits):
-                    made[formed, 0], made[formed, 1], made[formed, 2], formed = before[a, width], j, number, formed + 1
-                    label[width] = formed
-                    count = _with_label(front, count, label)
-    return front[:count], made[:formed]
+    front, before, label = work[0], work[1], work[1, -1]
+    for c in range(len(label)):
+        front[0, c] = 0.0
+    count = len(front[:1])  # a literal 1 would be a type of its own, and compiled for it too
+    for j in mine:
+        for i in range(count):
+            for c in range(len(label)):
+                before[i, c] = front[i, c]
+        if count * codes[j, 0] > 20 * len(made):
+            return -1, formed
+        for a in range(count):
+            counts = (count, formed)
+            count, formed = _with_copies(before[a], j, units, codes, columns, limits, label, front, made, counts)
+            if count < 0:
+                return -1, formed
+    return count, formed
 
 
-@compiled(makes_arrays=True)
-def _pairs(
+@compiled
+def _joined(
     first: FloatArray,
     second: FloatArray,
-    begin: IntArray,
+    order: IntArray,
+    asked: tuple[bool, float],
     columns: FloatArray,
-    limits: tuple[float, float, float, float],
-    asked: tuple[bool, int],
-) -> IntArray:
-    """Which pairs of two sets of labels, each by rate [1/s] and use, are of use: places in both, shape (pairs, 2).
+    limits: Limits,
+    work: FloatArray,
+    made: FloatArray,
+    formed: int,
+) -> tuple[int, int]:
+    """Labels of the useful pairs of two sets, put into the first part of `work`; what is returned is as in `_chained`.
 
-    Of each of the first, from which of the second on pairs are looked at stands in `begin`. `columns`, `limits`: those
-    of `_chained`. `asked`: whether the least of two rates counts, not their sum; how many pairs are listed at most.
+    `order`: the second by their rates. `asked`: whether the least of two rates counts, not their sum; and that only
+    pairs are looked at that carry so much, of rates that are added.
     """
-    is_least, most = asked
-    pairs, count = np.empty((most, 2), dtype=np.int64), 0
+    (is_least, enough), last, labels, count, looked_at = asked, columns.shape[1] + 2, work[0], 0, 0
     for a in range(len(first)):
-        for b in range(begin[a], len(second)):
-            rate = min(first[a, 0], second[b, 0]) if is_least else first[a, 0] + second[b, 0]
-            cost, has_room = 0.0, True
-            for c in range(1, first.shape[1]):
-                amount = first[a, c] + second[b, c]
-                cost += amount * columns[0, c - 1]
-                has_room = has_room and amount <= columns[1, c - 1]
-            if count < most and has_room and _is_useful(cost, min(rate, limits[0]), limits):
-                pairs[count, 0], pairs[count, 1], count = a, b, count + 1
-    return pairs[:count]
+        low, beyond = 0, len(order)
+        while low < beyond:
+            middle = (low + beyond) // 2
+            if second[order[middle], 1] < enough * (1.0 - COST_ROUNDING) - first[a, 1]:
+                low = middle + 1
+            else:
+                beyond = middle
+        looked_at += len(order) - low
+        for b in order[low:]:
+            if count == len(labels) or formed == len(made) or looked_at > 20 * len(made):
+                return -1, formed
+            rate = min(first[a, 1], second[b, 1]) if is_least else first[a, 1] + second[b, 1]
+            labels[count, 1] = min(rate, limits[0])
+            for c in range(2, last):
+                labels[count, c] = first[a, c] + second[b, c]
+            if _priced(labels[count], columns, limits):
+                labels[count, last], count = formed, count + 1
+                formed = _formed(made, formed, first[a, last], second[b, last], 0, 0)
+    return count, formed
 
 
-@dataclass(frozen=True)
-class Labels:
-    """Some labels: their use of resources, rate [1/s] and name.
-
-    Attributes:
-        use: cost but for that of counted resources [USD/h], and the amount of each of these; shape (labels, 1 + r).
-        rate, name: shape (labels,).
+@compiled
+def _ordered(labels: FloatArray, places: IntArray) -> None:
+    """Put into the first row of `places` the labels' order: by amounts taken, the last foremost, by cost, by falling
+    rate; of equal ones in that they stand in. The second row is for what is merged.
     """
-
-    use: FloatArray
-    rate: FloatArray
-    name: IntArray
-
-    @staticmethod
-    def empty_fleet(columns: int) -> Labels:
-        """Label 0 alone, of so many columns."""
-        return Labels(np.zeros((1, columns)), np.zeros(1), np.zeros(1, dtype=np.int64))
-
-    def at(self, index: IntArray) -> Labels:
-        """Some of them."""
-        return Labels(self.use[index], self.rate[index], self.name[index])
-
-    @property
-    def rows(self) -> FloatArray:
-        """Rate and use of each, shape (labels, 2 + r)."""
-        return np.column_stack([self.rate, self.use])
-
-    def unbeaten(self) -> Labels:
-        """Those that no other of the same amounts taken beats in cost and rate, by rising cost and rate."""
-        order = np.lexsort((-self.rate, self.use[:, 0], *self.use.T[1:]))
-        return self.at(_sieved(order, np.ascontiguousarray(self.use[:, 1:]), self.rate))
+    count, run = len(labels), 1
+    for i in range(count):
+        places[0, i] = i
+    while run < count:  # runs of that length are in order, two of which are merged at a time
+        for start in range(0, count, 2 * run):
+            left, right, end = start, min(start + run, count), min(start + 2 * run, count)
+            middle = right
+            for i in range(start, end):
+                is_right = left == middle
+                if left < middle and right < end:
+                    a, b, c = places[0, left], places[0, right], labels.shape[1] - 2
+                    while c > 1 and labels[a, c] == labels[b, c]:
+                        c -= 1
+                    is_right = labels[b, c] < labels[a, c] if c > 1 else labels[b, 1] > labels[a, 1]
+                if is_right:
+                    places[1, i], right = places[0, right], right + 1
+                else:
+                    places[1, i], left = places[0, left], left + 1
+        for i in range(count):
+            places[0, i] = places[1, i]
+        run *= 2
 
 
-def _together(parts: Sequence[Labels]) -> Labels:
-    columns = zip(*((part.use, part.rate, part.name) for part in parts), strict=True)
-    return Labels(*(np.concatenate(column) for column in columns))
+@compiled
+def _unbeaten(labels: FloatArray, kept: FloatArray, places: IntArray) -> int:
+    """Put into `kept` those that no other of the same amounts taken beats in cost and rate; how many there are."""
+    _ordered(labels, places)
+    best, count, width = -1.0, 0, labels.shape[1]
+    for i in range(len(labels)):
+        label = labels[places[0, i]]
+        for c in range(3, width - 1):
+            if label[c] != labels[places[0, i - 1], c]:
+                best = -1.0
+        if label[1] > best:
+            best = label[1]
+            for c in range(width):
+                kept[count, c] = label[c]
+            count += 1
+    return count
 
 
-@dataclass
+@compiled
+def _useful(
+    order: IntArray, units: FloatArray, codes: IntArray, columns: FloatArray, limits: Limits, mine: IntArray
+) -> tuple[int, int]:
+    """Put into `mine` units that may be part of a fleet within the cost limit: how many, and the kinds there are."""
+    count, kinds = 0, 0
+    for j in order:
+        cost = 0.0
+        for c in range(columns.shape[1]):
+            cost += units[j, c + 2] * columns[0, c]
+        if _is_useful(cost, units[j, 1], limits):
+            mine[count], count, kinds = j, count + 1, max(kinds, codes[j, 1] + 1)
+    return count, kinds
+
+
+@compiled
+def _fronts(
+    order: IntArray,
+    mine: IntArray,
+    units: FloatArray,
+    codes: IntArray,
+    columns: FloatArray,
+    limits: Limits,
+    work: FloatArray,
+    made: FloatArray,
+    formed: int,
+) -> tuple[int, int]:
+    """Labels of one stage, those of each kind below one another, put into the first part of `work`; as `_chained`.
+
+    `order`: which units, the cheapest by size first; `mine` has room for twice as many. `codes`: of each unit how many
+    are of use, and its kind or -1.
+    """
+    (useful, kinds), count = _useful(order, units, codes, columns, limits, mine[0]), 0
+    for kind in range(min(kinds, 1) - 1, kinds):
+        own, is_any = 0, kind == -1
+        for j in mine[0, :useful]:
+            if codes[j, 1] == kind or codes[j, 1] == -1:
+                mine[1, own], own, is_any = j, own + 1, is_any or codes[j, 1] == kind
+        if is_any:
+            size, formed = _chained(mine[1, :own], units, codes, columns, limits, work[1:], made, formed)
+            if size < 0 or count + size > len(made):
+                return -1, formed
+            for i in range(size):
+                for c in range(work.shape[2]):
+                    work[0, count + i, c] = work[1, i, c]
+            count += size
+    return count, formed
+
+
+def unbeaten(labels: FloatArray) -> FloatArray:
+    """Those that no other of the same amounts taken beats in cost and rate.
+
+    Args:
+        labels: a row for each, shape (labels, 3 + u).
+
+    Returns:
+        The same of those, by rising cost and rate [USD/h, 1/s].
+    """
+    kept = np.empty_like(labels)
+    return kept[: _unbeaten(labels, kept, np.empty((2, len(labels)), dtype=np.int64))]
+
+
 class LabelSearch:
-    """Labels, and how each was made: of two others, or of one and some copies of a unit.
+    """Labels of a slice, and how each was made: of two others, or of one and some copies of a unit.
 
     Attributes:
         demand: to be covered [1/s].
-        use, rate: of each unit, as those of `Labels`.
-        worth: least price of what each column of `use` counts; of the first 1.
-        room: most of each column that there is.
+        units: size, rate [1/s] and use of each.
+        cost: of each [USD/h].
+        codes: of each how many are of use, its kind or -1, and a number for units that use the same in proportion.
+        columns: of each column of the use its worth, 1 of cost, its room, and its weight in the size.
         most_cost: labels whose least cost is more are of no use [USD/h].
-        most: of each unit, how many there are.
         cost_per_rate: cheapest of any route, for what a label does not cover yet [USD/h per 1/s].
         slack: what covers may be too dear by [USD/h].
-        made: two labels, a unit and its number, of every label.
-        labels: how many there are.
-        columns: worth, room and weight of each column of `use`.
-        direction: a number for units that use the same in proportion.
+        made: two labels, a unit and its number, of every label; with room for more.
+        formed: how many there are.
     """
 
-    demand: float
-    use: FloatArray
-    rate: FloatArray
-    worth: FloatArray
-    room: FloatArray
-    most_cost: float
-    most: FloatArray | None = None
-    cost_per_rate: float = 0.0
-    slack: float = 0.0
-    made: list[IntArray] = field(default_factory=lambda: [np.zeros((1, 4), dtype=np.int64)])
-    labels: int = 1
+    def __init__(
+        self,
+        demand: float,
+        columns: FloatArray,
+        use: FloatArray,
+        rate: FloatArray,
+        codes: IntArray,
+        most_cost: float,
+        most: FloatArray | float = math.inf,
+    ) -> None:
+        self.demand, self.columns, self.most_cost = demand, columns, most_cost
+        self.cost = use @ columns[0]
+        self.units = np.column_stack([use @ columns[2], rate, use])
+        enough = np.minimum(np.ceil(demand / rate * (1.0 - COST_ROUNDING)), most)
+        self.codes = np.column_stack([enough.astype(np.int64), codes])
+        self.cost_per_rate = self.slack = 0.0
+        self.made, self.formed = np.zeros((min(FEW_LABELS, MAX_LABELS) + len(use) + 2, 4)), 1  # and for `greedy`
 
-    def __post_init__(self) -> None:
-        self.cost = self.use @ self.worth
-        self.columns = np.stack([self.worth, self.room, np.where(self.worth > 0.0, self.worth, 1.0)])
-        self.size = self.use @ self.columns[2]
-        self.direction = np.zeros(len(self.use), dtype=np.int64)
-        if len(self.worth) > 1:
-            share = self.use / np.where(self.size > 0.0, self.size, 1.0)[:, None]
-            self.direction = np.unique(share.round(9), axis=0, return_inverse=True)[1].ravel()
+    @property
+    def empty_fleet(self) -> FloatArray:
+        """Label 0 alone."""
+        return np.zeros((1, self.columns.shape[1] + 3))
 
-    def limits(self, others_per_rate: float) -> tuple[float, float, float, float]:
-        """Those of `_chained`."""
-        return self.demand, self.most_cost * (1.0 + COST_ROUNDING), self.cost_per_rate, others_per_rate
+    def found(self, find: Callable[..., tuple[int, int]], others_per_rate: float, *asked: object) -> FloatArray:
+        """Labels that a compiled function finds, given room for as many as it takes."""
+        limits = self.demand, self.most_cost * (1.0 + COST_ROUNDING), self.cost_per_rate, others_per_rate
+        while True:
+            work = np.empty((3, len(self.made), self.columns.shape[1] + 3))
+            count, formed = find(*asked, self.columns, limits, work, self.made, self.formed)
+            if count >= 0:
+                self.formed = formed
+                return work[0, :count]
+            if len(self.made) > MAX_LABELS:
+                raise TooManyLabelsError
+            more = np.empty((min(8 * len(self.made), MAX_LABELS + 1), 4))
+            more[: self.formed], self.made = self.made[: self.formed], more
 
-    def named(
-        self, first: IntArray, second: IntArray | int, unit: IntArray | int = 0, number: IntArray | int = 0
-    ) -> IntArray:
-        """Names of labels made of labels `first` and `second` and so many copies of a unit."""
-        made = np.empty((len(first), 4), dtype=np.int64)
-        for column, part in enumerate((first, second, unit, number)):
-            made[:, column] = part
-        self.made.append(made)
-        self.labels += len(first)
-        return np.arange(self.labels - len(first), self.labels)
-
-    def counts(self, label: int) -> IntArray:
+    def counts(self, label: float) -> IntArray:
         """Units of a label."""
-        made, counts, left = np.concatenate(self.made), np.zeros(len(self.rate), dtype=np.int64), [int(label)]
+        counts, left = np.zeros(len(self.units), dtype=np.int64), [label]
         while left:
-            first, second, unit, number = made[left.pop()].tolist()
-            counts[unit] += number
+            first, second, unit, number = self.made[int(left.pop())].tolist()
+            counts[int(unit)] += int(number)
             left += [each for each in (first, second) if each]
         return counts
 
-    def covers(self, stage: IntArray, channel: IntArray, kind: IntArray, gap: float = 0.0) -> Labels:
-        """Labels that cover the demand, the cheapest first, by units whose stage, channel and kind are as in `Layout`.
+    def covers(self, stage: IntArray, channel: IntArray, gap: float = 0.0) -> FloatArray:
+        """Labels that cover the demand, by units whose stage and channel are as in `Layout`.
 
         Without a limit of cost that is one fleet alone, where nothing is cheaper than it by more than a share `gap`.
         """
-        routes = [[(stage == WHOLE) & (self.direction == each)] for each in np.unique(self.direction[stage == WHOLE])]
-        for code in np.unique(channel[stage != WHOLE]):
-            routes.append([(stage == part) & (channel == code) for part in (FIRST, SECOND)])
-        routes = [route for route in routes if all(units.any() for units in route)]
-        none = Labels.empty_fleet(len(self.worth))
+        alike, rate = self.codes[:, 2], self.units[:, 1]
+        wholes = int(alike.max(initial=0)) + 1
+        place = np.where(stage == WHOLE, alike, wholes + 2 * channel + stage - FIRST)
+        order = np.lexsort((self.units[:, 0] / rate, place))
+        ends = np.searchsorted(place[order], np.arange(wholes + 2 * int(channel.max(initial=-1)) + 3)).tolist()
+        parts = [order[begin:end] for begin, end in pairwise(ends)]
+        routes = [*zip(parts[:wholes]), *zip(parts[wholes::2], parts[wholes + 1 :: 2], strict=True)]
+        routes = [route for route in routes if all(map(len, route))]
         if not routes:
-            return none.at(np.zeros(0, dtype=np.int64))
-        worth = [[float((self.cost[units] / self.rate[units]).min()) for units in route] for route in routes]
+            return self.empty_fleet[:0]
+        ratio = self.cost / rate
+        worth = [[float(ratio[units].min()) for units in route] for route in routes]
         self.cost_per_rate = min(map(math.fsum, worth))
         if math.isinf(self.most_cost):
-            of_routes = ([self.greedy(np.flatnonzero(units), kind) for units in route] for route in routes)
-            greedy = min((list(chain.from_iterable(stages)) for stages in of_routes), key=self.cost_of)
+            greedy = min((list(chain.from_iterable(map(self.greedy, route))) for route in routes), key=self.cost_of)
             self.most_cost = self.cost_of(greedy)
             least = self.cost_per_rate * self.demand
             if least >= self.most_cost * (1.0 - gap):
                 self.slack = self.most_cost - least
-                name = np.zeros(1, dtype=np.int64)
-                for unit, number in greedy:
-                    name = self.named(name, 0, unit, number)
-                use = sum((number * self.use[unit] for unit, number in greedy), np.zeros(len(self.worth)))
-                return Labels(use[None], np.zeros(1), name)
+                return self._made_of(greedy)
         by_route = []
         for route, per_rate in zip(routes, worth, strict=True):
-            fronts = [
-                self.front(np.flatnonzero(units), kind, math.fsum(per_rate) - own)
-                for units, own in zip(route, per_rate, strict=True)
-            ]
-            by_route.append(fronts[0] if len(fronts) == 1 else self.joined(*fronts, least=True)[0].unbeaten())
-        *fewer, most = sorted((one for one in by_route if len(one.rate) > 1), key=lambda one: len(one.rate)) or [none]
-        for one in fewer:
-            none = self.joined(none, one)[0].unbeaten() if none.name.any() else one
-        best = self.joined(none, most, enough=self.demand)[0] if none.name.any() else most
-        best = best.at(np.flatnonzero(best.rate >= self.demand * (1.0 - COST_ROUNDING)))
-        best = replace(best, rate=np.zeros(len(best.rate))).unbeaten()
-        return best.at(np.argsort(best.use @ self.worth, kind="stable"))
+            fronts = (self.front(units, math.fsum(per_rate) - own) for units, own in zip(route, per_rate, strict=True))
+            by_route.append(reduce(lambda one, other: unbeaten(self.joined(one, other, least=True)), fronts))
+        *fewer, most = sorted((one for one in by_route if len(one) > 1), key=len) or [self.empty_fleet]
+        if fewer:
+            some = reduce(lambda one, other: unbeaten(self.joined(one, other)), fewer)
+            most = self.joined(some, most, enough=self.demand)
+        best = most[most[:, 1] >= self.demand * (1.0 - COST_ROUNDING)]
+        best[:, 1] = 0.0
+        return unbeaten(best)
+
+    def _made_of(self, taken: Sequence[tuple[int, int]]) -> FloatArray:
+        """The label of units and their numbers, of no rate."""
+        label = self.empty_fleet
+        for unit, number in taken:
+            self.made[self.formed] = label[0, -1], 0.0, unit, number
+            label[0, 2:-1] += number * self.units[unit, 2:]
+            label[0, -1], self.formed = self.formed, self.formed + 1
+        return label
 
     def cost_of(self, taken: Sequence[tuple[int, int]]) -> float:
         """Cost of units and their numbers [USD/h]."""
         return math.fsum(number * float(self.cost[unit]) for unit, number in taken)
 
-    def greedy(self, units: IntArray, kind: IntArray) -> list[tuple[int, int]]:
+    def greedy(self, units: IntArray) -> list[tuple[int, int]]:
         """Units of a stage and their numbers that cover the demand: as many of the cheapest per rate as are used whole.
 
         What is left is carried by copies of one unit, at the step where that costs least. Of the kind of the first.
         """
-        units = units[np.argsort(self.cost[units] / self.rate[units], kind="stable")]
-        units = units[(kind[units] == kind[units[0]]) | (kind[units] == -1)]
+        units = units[np.argsort(self.cost[units] / self.units[units, 1], kind="stable")]
+        kind = self.codes[units, 1]
+        units = units[(kind == kind[0]) | (kind == -1)]
+        rate, cost = self.units[units, 1], self.cost[units]
 
         def with_last(taken: list[tuple[int, int]], left: float) -> list[tuple[int, int]]:
-            number = np.ceil(left / self.rate[units] * (1.0 - COST_ROUNDING))
-            last = int(np.argmin(number * self.cost[units]))
+            number = np.ceil(left / rate * (1.0 - COST_ROUNDING))
+            last = int(np.argmin(number * cost))
             return [*taken, (int(units[last]), int(number[last]))]
 
         taken, left = list[tuple[int, int]](), self.demand
         fleets = [with_last(taken, left)]
-        for unit in units.tolist():
-            whole = int(left / self.rate[unit])
+        for unit, of_one in zip(units.tolist(), rate.tolist(), strict=True):
+            whole = int(left / of_one)
             if whole:
-                taken, left = [*taken, (unit, whole)], max(left - whole * float(self.rate[unit]), 0.0)
+                taken, left = [*taken, (unit, whole)], max(left - whole * of_one, 0.0)
                 fleets.append(with_last(taken, left))
         return min(fleets, key=self.cost_of)
 
-    def front(self, units: IntArray, kind: IntArray, others_per_rate: float) -> Labels:
-        """The labels of one stage: those of each kind, and of them all the best."""
-        least = self.cost + others_per_rate * self.rate + self.cost_per_rate * (self.demand - self.rate)
-        units = units[least[units] <= self.most_cost * (1.0 + COST_ROUNDING)]
-        fronts = [] if len(units) else [Labels.empty_fleet(len(self.worth))]
-        for each in sorted({code for code in kind[units].tolist() if code >= 0} or {-1} if len(units) else ()):
-            own, front = units[(kind[units] == each) | (kind[units] == -1)], Labels.empty_fleet(len(self.worth))
-            for place, direction in enumerate(sorted(set(self.direction[own].tolist()))):
-                chain = self.chain(own[self.direction[own] == direction], others_per_rate)
-                front = self.joined(front, chain, others_per_rate=others_per_rate)[0].unbeaten() if place else chain
-            fronts.append(front)
-        return fronts[0] if len(fronts) == 1 else _together(fronts).unbeaten()
+    def front(self, units: IntArray, others_per_rate: float = 0.0) -> FloatArray:
+        """The labels of one stage, the units by size: those of each kind, and of them all the best."""
+        kinds, alike = self.codes[units, 1:].T
+        if (alike == alike[0]).all():
+            return self._front(units, others_per_rate)
+        fronts = []
+        for kind in sorted({code for code in kinds.tolist() if code >= 0} or {-1}):
+            own = (kinds == kind) | (kinds == -1)
+            of_each = (self._front(units[own & (alike == each)], others_per_rate) for each in np.unique(alike[own]))
+            fronts.append(
+                reduce(lambda one, other: unbeaten(self.joined(one, other, others_per_rate=others_per_rate)), of_each)
+            )
+        return unbeaten(np.concatenate(fronts))
 
-    def chain(self, units: IntArray, others_per_rate: float = 0.0) -> Labels:
-        """Labels of units that use the same in proportion, the cheapest per rate first."""
-        units = units[np.argsort(self.size[units] / self.rate[units], kind="stable")]
-        most = np.ceil(self.demand / self.rate[units] * (1.0 - COST_ROUNDING))
-        most = most if self.most is None else np.minimum(most, self.most[units])
-        use = np.column_stack([self.rate[units], self.use[units]])
-        front, made = _chained(use, most.astype(np.int64), self.columns, self.limits(others_per_rate), 8 * MAX_LABELS)
-        if len(made) > 8 * MAX_LABELS:
-            raise TooManyLabelsError
-        (first, unit, number), label = made.astype(np.int64).T, front[:, -1].astype(np.int64)
-        before = self.labels - 1
-        self.named(np.where(first > 0, first + before, 0), 0, units[unit], number)
-        return Labels(front[:, 2:-1], front[:, 1], np.where(label > 0, label + before, 0))
+    def _front(self, units: IntArray, others_per_rate: float) -> FloatArray:
+        """The labels of units that use the same in proportion."""
+        mine = np.empty((2, len(units)), dtype=np.int64)
+        labels = self.found(_fronts, others_per_rate, units, mine, self.units, self.codes)
+        return unbeaten(labels) if self.codes[units, 1].max() >= 0 else labels
 
     def joined(
-        self, first: Labels, second: Labels, *, least: bool = False, others_per_rate: float = 0.0, enough: float = 0.0
-    ) -> tuple[Labels, IntArray, IntArray]:
-        """Labels of the useful pairs of two sets, and which of each these are; rates are added, or the least counts.
+        self,
+        first: FloatArray,
+        second: FloatArray,
+        *,
+        least: bool = False,
+        others_per_rate: float = 0.0,
+        enough: float = 0.0,
+    ) -> FloatArray:
+        """Labels of the useful pairs of two sets; rates are added, or the least counts.
 
         `enough`: only pairs that carry so much; of rates that are added.
         """
-        order = np.argsort(second.rate, kind="stable")
-        begin = np.searchsorted(second.rate[order], enough * (1.0 - COST_ROUNDING) - first.rate)
-        looked_at = len(begin) * len(order) - int(begin.sum())
-        if looked_at > 20 * MAX_PAIRS:
-            raise TooManyLabelsError
-        most = min(looked_at, MAX_PAIRS + 1)
-        limits = self.limits(others_per_rate)
-        pairs = _pairs(first.rows, second.at(order).rows, begin, self.columns, limits, (least, most))
-        if len(pairs) > MAX_PAIRS:
-            raise TooManyLabelsError
-        left, right, rate_of = pairs[:, 0], order[pairs[:, 1]], np.minimum if least else np.add
-        rate = np.minimum(rate_of(first.rate[left], second.rate[right]), self.demand)
-        name = self.named(first.name[left], second.name[right])
-        return Labels(first.use[left] + second.use[right], rate, name), left, right
+        order = np.argsort(second[:, 1], kind="stable")
+        return self.found(_joined, others_per_rate, first, second, order, (least, enough))

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -40,7 +41,8 @@ def label(name: str) -> str:
     >>> label("h100-sxm | tp=2"), label("模 1")
     ('h100_sxm_tp_2', 'u6a21_1')
     """
-    ascii_only = "".join(letter if letter.isascii() else f"u{ord(letter):x}" for letter in name)
+    is_ascii = name.isascii()
+    ascii_only = name if is_ascii else "".join(each if each.isascii() else f"u{ord(each):x}" for each in name)
     return re.sub(r"[^A-Za-z0-9]+", "_", ascii_only).strip("_") or "_"
 
 
@@ -133,14 +135,13 @@ class Layout:
         """Everything numbered through; what stands still has the same column in all periods."""
         moves = [np.zeros(count, dtype=bool) for count in (len(self.pair_unit), len(self.start_units))]
         stands = [np.ones(len(each), dtype=bool) for each in (self.groups, self.kinds)]
-        numbered, used = [], 0
-        for still in (self.steady, moves[0], self.purchase_committed, moves[1], *stands):
-            width = np.where(still, 1, self.periods)
-            first = used + np.cumsum(width) - width
-            used += int(width.sum())
-            numbered.append(first[:, None] + np.where(still[:, None], 0, np.arange(self.periods)))
-        units, rates, blocks, starts, groups, kinds = numbered
-        return Columns(units, rates, blocks, starts, groups[:, 0], kinds[:, 0], used)
+        parts = [self.steady, moves[0], self.purchase_committed, moves[1], *stands]
+        still = np.concatenate(parts)
+        beyond = np.cumsum(np.where(still, 1, self.periods))
+        numbered = beyond[:, None] - np.where(still[:, None], 1, np.arange(self.periods, 0, -1))
+        ends = np.cumsum([len(part) for part in parts]).tolist()
+        units, rates, blocks, starts, groups, kinds = (numbered[a:b] for a, b in pairwise([0, *ends]))
+        return Columns(units, rates, blocks, starts, groups[:, 0], kinds[:, 0], int(beyond.max(initial=0)))
 
     @property
     def columns(self) -> int:
@@ -343,12 +344,15 @@ def build_layout(problem: FleetProblem) -> Layout:
     deferrable = np.array([slice_.deferrable for slice_ in problem.slices])
     at_once = (demand @ share)[:, None] / share  # deferrable work may all be done in one period
     channels = tuple(sorted({unit.channel for unit in units if unit.stage is not UnitStage.WHOLE}))
-    stage = [STAGES.index(unit.stage) for unit in units]
-    channel = [-1 if unit.stage is UnitStage.WHOLE else channels.index(unit.channel) for unit in units]
+    code_of_stage = {stage: code for code, stage in enumerate(STAGES)}
+    code_of_channel = {channel: code for code, channel in enumerate(channels)}
+    stage = [code_of_stage[unit.stage] for unit in units]
+    channel = [code_of_channel[unit.channel] if code else -1 for unit, code in zip(units, stage, strict=True)]
     places = list(zip(stage, channel, (unit.kind for unit in units), strict=True))
     named = {place for place in places if place[1] >= 0 and place[2]}
     several = Counter(place[:2] for place in named)
     kinds = tuple(sorted(place for place in named if several[place[:2]] > 1))
+    code_of_kind = {place: code for code, place in enumerate(kinds)}
     groups = tuple(dict.fromkeys(r.group for r in resources if r.group)) if problem.max_groups is not None else ()
     group_of_resource = np.array([[r.group == group for group in groups] for r in resources], dtype=bool)
     marks = tuple(dict.fromkeys(mark for unit in units for mark in unit.marks)) if problem.charge else ()
@@ -395,7 +399,7 @@ def build_layout(problem: FleetProblem) -> Layout:
         ),
         charge=np.repeat([0.0, problem.charge], [len(groups), len(marks)]),
         kinds=kinds,
-        unit_kind=np.array([kinds.index(place) if place in kinds else -1 for place in places], dtype=np.int64),
+        unit_kind=np.array([code_of_kind.get(place, -1) for place in places], dtype=np.int64),
     )
 
 
@@ -403,12 +407,16 @@ def _entries(problem: FleetProblem, field: str, what: str, fix: str) -> tuple[In
     """Unit, index of the slice or resource, and value of every entry of a mapping that units have."""
     things: Sequence[Slice | Resource] = problem.slices if what == "slice" else problem.resources
     code = {thing.name: index for index, thing in enumerate(things)}
-    found = [(j, name, value) for j, unit in enumerate(problem.units) for name, value in getattr(unit, field).items()]
-    for j, name, _ in found:
-        if name not in code:
-            raise InputError(f"units[{problem.units[j].name}].{field}", name, f"must be the name of a {what}", fix)
-    unit, other, value = zip(*((j, code[name], value) for j, name, value in found), strict=True) if found else 3 * ((),)
-    return np.array(unit, dtype=np.int64), np.array(other, dtype=np.int64), np.array(value, dtype=float)
+    of_units: list[Mapping[str, float]] = [getattr(unit, field) for unit in problem.units]
+    unknown = {name for values in of_units for name in values} - code.keys()
+    for unit, values in zip(problem.units if unknown else (), of_units, strict=False):
+        for name in values.keys() & unknown:
+            raise InputError(f"units[{unit.name}].{field}", name, f"must be the name of a {what}", fix)
+    return (
+        np.repeat(np.arange(len(of_units)), [len(values) for values in of_units]),
+        np.array([code[name] for values in of_units for name in values], dtype=np.int64),
+        np.array([value for values in of_units for value in values.values()], dtype=float),
+    )
 
 
 def unbettered(group: IntArray, burden: FloatArray) -> BoolArray:

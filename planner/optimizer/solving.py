@@ -358,7 +358,7 @@ class _LeastCost:
             self.bound, self.rests_on = bound, {}
         if self.most * (1.0 + FEASIBILITY_TOLERANCE) < self.bound < math.inf:
             self.beyond, self.bound = self.bound, math.inf
-        if values is None:
+        if values is None or math.isinf(self.bound):
             return
         is_routed = _is_large(self.layout)  # spreading the load evenly takes a program for each period
         fleet = evaluate_fleet(Objective.MIN_COST, self.layout, values, is_routed=is_routed, may_miss=may_miss)

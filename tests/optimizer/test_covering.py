@@ -25,23 +25,28 @@ from planner.optimizer import (
 )
 from planner.optimizer.constraints import build_rows
 from planner.optimizer.covering import cheapest_cover
-from planner.optimizer.labels import LabelSearch, TooManyLabelsError
 from planner.optimizer.layout import FIRST, STAGES, WHOLE, Layout, build_layout
 from tests.optimizer.problems import by_milp
 
 KINDS = 4
 
 
-def least_cost_cover(
+def cover_problem(
     demand: float, cost: FloatArray, rate: FloatArray, stage: IntArray, channel: IntArray, kind: IntArray
-) -> IntArray | None:
-    """How many of each unit cover the demand at least cost; None when nothing does or there are too many labels."""
-    search = LabelSearch(demand, cost[:, None], rate, np.ones(1), np.full(1, math.inf), math.inf)
-    try:
-        covers = search.covers(stage, channel, kind)
-    except TooManyLabelsError:
-        return None
-    return search.counts(int(covers.name[0])) if len(covers.rate) else None
+) -> Layout:
+    """Units of one slice by arrays; a channel or kind of -1 is none."""
+    units = tuple(
+        Unit(
+            name=f"u{j}",
+            stage=STAGES[stage[j]],
+            channel="" if stage[j] == WHOLE else str(channel[j]),
+            kind="" if kind[j] < 0 else str(kind[j]),
+            rates_per_s={"s": rate[j]},
+            usd_per_hour=cost[j],
+        )
+        for j in range(len(cost))
+    )
+    return build_layout(FleetProblem(slices=(Slice(name="s", demand_per_s=(demand,)),), units=units))
 
 
 def keeps_limits(layout: Layout, values: FloatArray) -> bool:
@@ -60,20 +65,11 @@ def test_labels_find_what_branch_and_bound_finds(seed: int) -> None:
     rate = rng.uniform(0.5, 30.0, n)
     cost = np.round(0.3 * rng.uniform(1.0, 30.0, n) + rate * rng.uniform(0.8, 1.2, n), 2)
     demand = float(rng.uniform(5.0, 120.0))
-    counts = least_cost_cover(demand, cost, np.minimum(rate, demand), stage, channel, kind)
-    units = tuple(
-        Unit(
-            name=f"u{j}",
-            stage=STAGES[stage[j]],
-            channel="" if stage[j] == WHOLE else str(channel[j]),
-            kind="" if kind[j] < 0 else str(kind[j]),
-            rates_per_s={"s": rate[j]},
-            usd_per_hour=cost[j],
-        )
-        for j in range(n)
-    )
-    known = by_milp(build_layout(FleetProblem(slices=(Slice(name="s", demand_per_s=(demand,)),), units=units)))
-    assert (math.inf if counts is None else float(cost @ counts)) == pytest.approx(known, rel=1e-6)
+    layout = cover_problem(demand, cost, rate, stage, channel, kind)
+    cover = cheapest_cover(layout)
+    assert cover is not None
+    found = math.inf if cover.values is None else float(layout.mean_cost @ cover.values)
+    assert found == pytest.approx(by_milp(layout), rel=1e-6)
 
 
 def problem(seed: int, periods: int, commitments: bool, slices: int = 1) -> FleetProblem:
@@ -138,7 +134,8 @@ def test_too_many_labels_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     rate = rng.uniform(1.0, 3.0, 40)
     zeros = np.zeros(40, dtype=int)
-    assert least_cost_cover(300.0, rate * rng.uniform(0.99, 1.01, 40), rate, zeros, zeros - 1, zeros - 1) is None
+    cost = rate * rng.uniform(0.99, 1.01, 40)
+    assert cheapest_cover(cover_problem(300.0, cost, rate, zeros, zeros - 1, zeros - 1)) is None
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -165,8 +162,9 @@ def test_what_would_take_gigabytes_is_given_up() -> None:
     """Units that carry next to nothing: a million million of one would be tried beside every label of the others."""
     rate = np.array([1.0, 1e-12])
     cost = np.array([1.0, 1.0001e-12])
+    layout = cover_problem(1.5, cost, rate, np.zeros(2, dtype=int), np.full(2, -1), np.full(2, -1))
     tracemalloc.start()
-    found = least_cost_cover(1.5, cost, rate, np.zeros(2, dtype=int), np.full(2, -1), np.full(2, -1))
+    found = cheapest_cover(layout)
     _, most_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found is None
