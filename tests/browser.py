@@ -49,6 +49,7 @@ FLAGS = (
 
 STATE = "return document.querySelector('[data-testid=stApp]')?.getAttribute('data-test-script-state')"
 DRAWN = "return document.querySelectorAll('[data-testid=stMain] [data-testid=stVegaLiteChart] svg.marks').length"
+MAIN = "return document.querySelector('[data-testid=stMain]')?.innerText ?? ''"
 TEXTS = "return [...document.querySelectorAll(`[data-testid='${arguments[0]}']`)].map(e => e.innerText)"
 
 
@@ -143,7 +144,7 @@ def element_texts(page: webdriver.Chrome, name: str) -> list[str]:
 
 def main_text(page: webdriver.Chrome) -> str:
     """All text of the page without the sidebar."""
-    return page.find_element(By.CSS_SELECTOR, "[data-testid=stMain]").text
+    return str(page.execute_script(MAIN))
 
 
 def chart_count(page: webdriver.Chrome) -> int:

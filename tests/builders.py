@@ -68,6 +68,7 @@ def chat(rate_per_s: float, scv: float = 1.0) -> Workload:
 
 SMALL_CHAT = (
     "workload.drift=none",
+    "confidence=0.5",
     "search.skus=[h100-sxm]",
     "search.modes=[mixed]",
     "search.tp=[8]",
@@ -102,6 +103,7 @@ SMALL_SCENARIO: dict[str, Any] = {
     },
     "prices": {"as_of": "2026-11-21", "usd_per_gpu_hour": {"h100-sxm": 2.0, "a100-sxm-80gb": 1.0}},
     "simulation": {"requests": 300},
+    "confidence": 0.5,
 }
 """A scenario that is planned in a moment, at 2 USD a GPU and hour."""
 
@@ -137,6 +139,7 @@ def small_request(**changes: Any) -> PlanRequest:
         },
         "prices": {"as_of": "2026-11-21"},
         "simulation": {"requests": 1500},
+        "confidence": 0.5,
     }
     for key, value in changes.items():
         content[key] = {**content[key], **value} if isinstance(value, dict) and key in content else value

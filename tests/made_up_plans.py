@@ -15,7 +15,7 @@ from planner.serving import Deployment
 from tests.builders import HARDWARE, replica, small_request
 
 QUICK: dict[str, Any] = {"modes": ["mixed"], "tp": [1], "max_batched_tokens": [2048]}
-REQUEST = small_request(search=QUICK, simulation={"requests": 300})
+REQUEST = small_request(confidence=0.9, search=QUICK, simulation={"requests": 300})
 REAL = plan(REQUEST)
 H100, A100 = "h100-sxm", "a100-sxm-80gb"
 Counts = Mapping[tuple[str, int], int]

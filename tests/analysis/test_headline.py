@@ -18,7 +18,7 @@ from tests.builders import SMALL_CHAT, disaggregated, mixed
 
 @cache
 def chat(*more: str) -> Plan:
-    request = load_scenario("chat-llama-70b", [*SMALL_CHAT, *more])
+    request = load_scenario("chat-llama-70b", [*SMALL_CHAT, "confidence=0.9", *more])
     return plan(request, hardware_for(request), simulate=False, alternatives=False)
 
 

@@ -32,6 +32,7 @@ SCENARIO: dict[str, Any] = {
     **MODEL,
     "search": {"skus": ["h100-sxm"], "modes": ["mixed"], "tp": [1], **LIMITS},
     "simulation": {"requests": 2000},
+    "confidence": 0.5,
 }
 SEVERAL = {**SCENARIO, "services": [{**MODEL, "name": "small", "llm": "qwen2.5-7b"}]}
 CASCADE = {"llm": "qwen2.5-7b", "least_quality": 0.8, "points": [{"escalated": 0.4, "quality": 0.9}]}

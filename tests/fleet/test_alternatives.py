@@ -12,6 +12,8 @@ from planner.scenario import load_scenario
 from tests.builders import ONE_GPU_REPLICAS
 from tests.fleet.test_refinement import SLOW_ENOUGH
 
+FEW: dict[str, Any] = {"max_batched_tokens": [2048], "max_running_requests": [64, 128]}
+
 
 def scenario(*skus: str, **search: Any) -> dict[str, Any]:
     """Llama-3.1-8B at a steady rate."""
@@ -20,7 +22,7 @@ def scenario(*skus: str, **search: Any) -> dict[str, Any]:
         "precision": {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8"},
         "workload": {"rate_per_s": 30.0, "lengths": {"input_tokens": 1000, "output_tokens": 200}},
         "slo": [{"metric": "tpot", "percentile": 0.99, "threshold_s": 0.03}],
-        "search": {"skus": list(skus), "tp": [1], "modes": ["mixed"]} | search,
+        "search": {"skus": list(skus), "tp": [1], "modes": ["mixed"], **FEW} | search,
         "prices": {"as_of": "2026-11-21"},
         "confidence": 0.5,
     }
@@ -63,7 +65,8 @@ def test_fewer_bits_are_the_first_alternative_and_cost_what_asking_for_them_does
 
 def test_contexts_shared_out_are_an_alternative_to_long_prompts_alone() -> None:
     """They cost what asking for them does; short prompts, and those who say how contexts are held, are not asked."""
-    content = scenario("h200-sxm", tp=[8], dp=[1], ep=[1], speculation=[None]) | {"llm": "deepseek-r1"}
+    content = scenario("h200-sxm", tp=[8], dp=[1], ep=[1], speculation=[None], calibrated=False)
+    content["llm"] = "deepseek-r1"
     content["precision"] = {"weights": "fp8_block", "activations": "fp8", "kv_cache": "bf16"}
     content["workload"] = {"rate_per_s": 0.1, "lengths": {"input_tokens": 100_000, "output_tokens": 16_000}}
     content["slo"] = [{"metric": "tpot", "percentile": 0.95, "threshold_s": 0.1}]

@@ -61,7 +61,7 @@ ONE = {"skus": ["h100-sxm"], "tp": [1], "max_batched_tokens": [2048], "modes": [
 
 
 def planned(**changes: Any) -> Plan:
-    return plan(small_request(search=ONE, **changes), simulate=False, alternatives=False)
+    return plan(small_request(search=ONE, **{"confidence": 0.9, **changes}), simulate=False, alternatives=False)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_the_slos_of_a_plan_are_those_its_targets_were_checked_by(changes: dict[
 
 
 def test_the_range_of_a_target_is_around_its_prediction() -> None:
-    request = small_request(search={**ONE, "calibrated": True})
+    request = small_request(confidence=0.9, search={**ONE, "calibrated": True})
     found = plan(request, alternatives=False)
     for check, slow, ends in zip(found.targets, found.slow_targets, target_ranges_s(found), strict=True):
         assert ends is not None

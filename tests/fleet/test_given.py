@@ -52,6 +52,7 @@ def test_it_meets_its_targets_where_evaluate_says_so_and_up_to_the_rate_that_it_
     assert all(check.met for check in given.targets) is (most_per_s >= one.workload.rate_per_s)
 
 
+@pytest.mark.sure
 def test_what_does_not_keep_up_is_an_answer_and_is_not_simulated() -> None:
     given = plan_of_given(REQUEST, Deployment.mixed(replica(), 1))
     assert not given.simulated and not any(check.met for check in given.targets)
@@ -70,7 +71,8 @@ def test_a_fleet_with_room_is_simulated_and_holds_more_surely_than_one_without()
 
 def test_the_fleet_of_a_plan_holds_as_surely_and_as_narrowly_as_the_plan_says() -> None:
     """Slow steps are simulated for both: near its targets theory alone is more hopeful than a simulation."""
-    request = load_scenario("chat-llama-70b", [*SMALL_CHAT, "search.tp=[4]", "workload.rate_per_s=24"])
+    asked = (*SMALL_CHAT, "confidence=0.9", "search.tp=[4]", "workload.rate_per_s=24")
+    request = load_scenario("chat-llama-70b", asked)
     planned = plan(request, alternatives=False)
     (pool,) = planned.pools
     limits = f"c{pool.config.max_batched_tokens} b{pool.config.max_running_requests}"
@@ -102,17 +104,17 @@ def test_what_cannot_be_answered_is_refused_with_the_way_out() -> None:
 
 IMAGES = load_scenario(
     "vision-qwen3-vl-8b",
-    ["search.engine=sglang", "search.skus=[h100-sxm]", "workload.rate_per_s=20", "simulation.requests=1000"],
+    ["search.engine=sglang", "search.skus=[h100-sxm]", "workload.rate_per_s=20", "confidence=0.5"],
 )
 
 
 def test_encoders_are_bought_with_their_pool() -> None:
     words = "3 x h100-sxm TP1 E0.5 c8192 b128 mixed"
     deployment = deployment_in_words(words, IMAGES, HARDWARE)
-    given = plan_of_given(IMAGES, deployment)
+    given = plan_of_given(IMAGES, deployment, simulate=False)
     (pool,) = given.pools
     assert (pool.replicas, pool.encoders, given.gpus, given.servers) == (3, 2, {"h100-sxm": 5}, 1)
-    plain = plan_of_given(IMAGES, deployment_in_words("5 x h100-sxm TP1 c8192 b128", IMAGES, HARDWARE))
+    plain = plan_of_given(IMAGES, deployment_in_words("5 x h100-sxm TP1 c8192 b128", IMAGES, HARDWARE), simulate=False)
     assert given.cost is not None and plain.cost is not None
     assert given.cost.usd_per_hour == pytest.approx(plain.cost.usd_per_hour)
     assert any("on GPUs of its own" in note for note in given.assumptions)

@@ -47,7 +47,7 @@ def test_slow_steps_let_fewer_requests_come() -> None:
 
     Played user by user on those slow steps, the population sends what was planned for and waits no longer than it may.
     """
-    asked = request("concurrency: 200, think_time_s: 0")
+    asked = request("concurrency: 200, think_time_s: 0", "confidence=0.9")
     found = by_theory(asked)
     (planned,) = found.deployments
     slow = slower_deployment(planned, found.slow_deviations)
@@ -58,7 +58,7 @@ def test_slow_steps_let_fewer_requests_come() -> None:
     assert seen.tpot.mean_s < allowed_s[Metric.TPOT]
     quick = planner.simulate(planned.deployment, asked.workload, seed=1).steady
     assert quick is not None and quick.rate_per_s > 1.05 * found.request.workload.rate_per_s
-    open_one = by_theory(request(f"rate_per_s: {quick.rate_per_s}"))
+    open_one = by_theory(request(f"rate_per_s: {quick.rate_per_s}", "confidence=0.9"))
     assert sum(open_one.gpus.values()) >= sum(found.gpus.values())
 
 

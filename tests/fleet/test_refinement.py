@@ -149,6 +149,7 @@ def test_a_mixed_fleet_is_preferred_to_a_pair_that_costs_as_much() -> None:
     assert is_mixed(planned("search.skus=[b200-sxm]"))
 
 
+@pytest.mark.sure
 def test_what_is_not_measured_must_be_cheaper_by_more_than_a_tie() -> None:
     """MI300X has kernels lent by other GPUs. Its price is set so that it wins by some percent, then by a quarter."""
     exactly, asked = "search.simplicity=0", (SLOW_ENOUGH, "search.modes=[mixed]")
@@ -170,14 +171,11 @@ def test_what_is_not_measured_must_be_cheaper_by_more_than_a_tie() -> None:
     assert "mi300x" in skus(planned(*both, far, "search.simplicity=0.1"))
 
 
-@pytest.mark.parametrize(
-    ("objective", "usd_per_hour", "tpot_s"), [("max_rate", 27, 0.05), ("max_rate_per_cost", 40, 0.04)]
-)
-def test_the_most_for_a_budget_is_of_mixed_replicas_for_a_tie(objective: str, usd_per_hour: int, tpot_s: float) -> None:
+@pytest.mark.parametrize("objective", ["max_rate", "max_rate_per_cost"])
+def test_the_most_for_a_budget_is_of_mixed_replicas_for_a_tie(objective: str) -> None:
     """Where a pair does a little more for it."""
-    budget = f"limits.budget_usd_per_hour={usd_per_hour}"
-    asked = (f"objective={objective}", "workload.rate_per_s=150", budget, f"slo.1.threshold_s={tpot_s}")
-    both = (*asked, "search.skus=[b200-sxm, h100-sxm]")
+    asked = (f"objective={objective}", "workload.rate_per_s=150", "slo.1.threshold_s=0.05")
+    both = (*asked, "limits.budget_usd_per_hour=27", "search.skus=[b200-sxm]")
     most, simple = planned(*both, "search.simplicity=0"), planned(*both, "search.simplicity=0.25", also=True)
     assert most.allocation is not None and simple.allocation is not None
     assert most.allocation.objective is not None and simple.allocation.objective is not None
@@ -195,7 +193,7 @@ def test_measured_only_keeps_the_rest_out_by_name() -> None:
     assert any("search.measured_only" in line for line in none.diagnosis)
 
 
-@pytest.mark.parametrize("simplicity", [0.0, 0.02, 0.1])
+@pytest.mark.parametrize("simplicity", [0.02, 0.1])
 def test_a_tie_costs_no_more_than_it_may(simplicity: float) -> None:
     several = "search.skus=[h100-sxm, h200-sxm, b200-sxm, mi300x]"
     cheapest, preferred = planned(several, "search.simplicity=0"), planned(several, f"search.simplicity={simplicity}")

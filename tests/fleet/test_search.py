@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from planner.fleet import plan
 from planner.scenario import load_scenario
 from planner.serving import Role
 from tests.builders import SMALL_CHAT
 
+pytestmark = pytest.mark.sure
 QWEN = {
     "name": "pairs that survive a server",
     "llm": "qwen3-235b-a22b",
@@ -43,12 +46,7 @@ def test_pairs_are_found_where_mixed_fleets_that_cost_as_much_miss() -> None:
 
 def test_of_fleets_of_one_price_the_one_that_holds_with_the_greatest_probability_is_the_plan() -> None:
     """Against each split alone: three replicas of four GPUs hold more often than six of two."""
-    setting = (
-        *SMALL_CHAT,
-        "search.skus=[h100-sxm]",
-        "workload.rate_per_s=18",
-        "simulation.requests=6000",
-    )
+    setting = (*SMALL_CHAT, "confidence=0.9", "workload.rate_per_s=18", "simulation.requests=6000")
     alone = [
         plan(load_scenario("chat-llama-70b", [*setting, f"search.tp=[{tp}]"]), alternatives=False) for tp in (2, 4)
     ]

@@ -128,11 +128,6 @@ def test_cheapest_comes_first_and_what_cannot_be_last(sides: list[PlanSide]) -> 
     assert costs[-1] == math.inf
 
 
-def _usd(one: PlanSide) -> float:
-    assert one.plan is not None and one.plan.cost is not None
-    return one.plan.cost.usd_per_hour
-
-
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.studies import decisions
 
+pytestmark = pytest.mark.sure
 TEXT = decisions.DOCUMENT.read_text(encoding="utf-8")
 
 

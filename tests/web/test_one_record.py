@@ -48,7 +48,7 @@ OWN = {"h100-sxm": {"count": 12, "capex_usd_per_gpu": 20000.0}}
 SCENARIOS: Mapping[str, Mapping[str, Any]] = {
     "pair": {**BASE, "search": {**SEARCH, "modes": ["disaggregated"]}},
     "mixed, owned, surer": {**BASE, "confidence": 0.97, "prices": {**BASE["prices"], "owned": OWN}},
-    "two models": {**BASE, "services": [OTHER]},
+    "two models": {**BASE, "confidence": 0.5, "services": [OTHER]},
 }
 
 

@@ -32,12 +32,12 @@ def run(*overrides: str, until: str = pages.THEORY) -> AppTest:
 
 @pytest.fixture(scope="module")
 def complete() -> AppTest:
-    return run(until=COMPLETE)
+    return run("confidence=0.9", until=COMPLETE)
 
 
 @cache
 def simulated() -> Plan:
-    request = planner.load_scenario("chat-llama-70b", (*SMALL_CHAT, "workload.rate_per_s=34"))
+    request = planner.load_scenario("chat-llama-70b", (*SMALL_CHAT, "confidence=0.9", "workload.rate_per_s=34"))
     return planner.plan(request, hardware_for(request))
 
 

@@ -57,7 +57,7 @@ def test_a_visit_touches_no_file_process_or_socket(monkeypatch: pytest.MonkeyPat
     """A visit whose address names files: planned, and tabs opened. Reading what is installed is let be."""
     monkeypatch.setattr(latency_growth.latencies, "BAND_POINTS", 3)
     monkeypatch.setattr(latency_growth, "SIMULATED_LOADS", (0.5,))
-    monkeypatch.setattr(compare_systems, "PRESELECTED", ("engine", "static"))
+    monkeypatch.setattr(compare_systems, "PRESELECTED", ("engine",))
 
     def visited(**address: str) -> AppTest:
         app = opened(**address)

@@ -142,7 +142,7 @@ def test_a_fix_needs_what_it_allows_where_theory_alone_would_do_with_less() -> N
 
 def test_what_binds_is_confidence_where_step_times_are_taken_for_slower() -> None:
     """The tightest target by estimates is far from its threshold; the fleet is what slow step times ask for."""
-    request = planner.load_scenario(content_with(workload__rate_per_s=30.0))
+    request = planner.load_scenario(content_with(confidence=0.9, workload__rate_per_s=30.0))
     found = planner.plan(request, simulate=False, alternatives=False)
     ratios = [check.predicted_s / check.target.threshold_s for check in found.slow_targets]
     exact = planner.plan(rebuilt(request, confidence=0.5), simulate=False, alternatives=False)
