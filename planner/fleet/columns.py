@@ -18,13 +18,14 @@ becomes a unit of its own, with its rates of all slices. A compromise that is be
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from planner.engine import kv_tiers_usd_per_gpu_hour
+from planner.core import Metric
+from planner.engine import MOST_BATCHED_TOKENS, ReplicaConfig, kv_tiers_usd_per_gpu_hour
 from planner.fleet.corrections import LEAST_KEPT, Corrections, HeldPool, KeptShare, KeptShares, SureShare
 from planner.fleet.types import pool_name
 from planner.optimizer import Allocation, Unit, UnitStage
@@ -353,7 +354,15 @@ class CandidateColumns:
             if column.service == service and column.family.role is member.role:
                 self._set(self._corrected(column))
         if self._is_steady:
-            self._offer_others(member, service)
+            own = member.config
+            self._offer_others(
+                member,
+                service,
+                lambda other: (
+                    other.max_batched_tokens != own.max_batched_tokens
+                    or other.max_running_requests < own.max_running_requests
+                ),
+            )
 
     def fall_short(
         self,
@@ -362,7 +371,7 @@ class CandidateColumns:
         surviving: int,
         rates_per_s: Mapping[str, float],
         kept: float,
-        too_many: bool = False,
+        late: Collection[Metric] = (),
     ) -> None:
         """Lower the rates of a family, at every pool size, after a pool held in too few worlds of other step times.
 
@@ -372,10 +381,10 @@ class CandidateColumns:
             surviving: replicas of the pool.
             rates_per_s: routed to it, by slice.
             kept: share of that at which it would have held.
-            too_many: its tokens came too late, which they may not with fewer requests that run at once; lower batch
-                limits, if there are any, keep their rates and are offered.
+            late: what was. Tokens may not be with fewer requests that run at once, nor prompts with larger chunks:
+                lower batch limits and larger chunk budgets, if there are any, keep their rates and are offered.
         """
-        family, running = self._family_of[service, pool_name(member)], member.config.max_running_requests
+        family, own = self._family_of[service, pool_name(member)], member.config
         whole = {
             name: self._capacities[name].rate_per_s(member, surviving, LEAST_ASKED_BEYOND * rate_per_s)
             for name, rate_per_s in rates_per_s.items()
@@ -383,14 +392,21 @@ class CandidateColumns:
         known = self._kept_share(service, member)
         routed = math.fsum(rate / max(known * whole[name], rate) for name, rate in rates_per_s.items())
         lost = min(1.0, routed) * kept
-        too_many = too_many and running > min(map(_fewest, self._families[service][family].values()))
-        self._shares.fall_short(service, family, running, lost, running if too_many else 0)
-        if too_many:
+        fewest, largest = _widest(self._families[service][family].values())
+        tokens = member.role is not Role.PREFILL and not {Metric.TPOT, Metric.ITL}.isdisjoint(late)
+        prompts = member.role is not Role.DECODE and Metric.TTFT in late
+        running = own.max_running_requests if tokens and own.max_running_requests > fewest else 0
+        batched = own.max_batched_tokens if prompts and own.max_batched_tokens < largest else MOST_BATCHED_TOKENS
+        self._shares.fall_short(service, family, lost, running, batched)
+        if running or batched < MOST_BATCHED_TOKENS:
             self.of_members([(service, member)])
-            self._offer_others(member, service, fewer=True)
+            self._offer_others(
+                member,
+                service,
+                lambda other: other.max_running_requests < running or other.max_batched_tokens > batched,
+            )
         self._add_sizes(service)
-        own = [column for column in self.all if (column.service, column.family.name) == (service, family)]
-        for column in own:
+        for column in [one for one in self.all if (one.service, one.family.name) == (service, family)]:
             for name in column.rates:
                 if (column.name, name) in self._simulated:
                     self._simulated[column.name, name] *= lost
@@ -438,22 +454,16 @@ class CandidateColumns:
         self._member_of |= members
         self._family_of |= dict.fromkeys(members, family.name)
 
-    def _offer_others(self, missed: PoolOption, service: str, fewer: bool = False) -> None:
-        """Offer the other members of a family at every size; what missed has columns of its own.
+    def _offer_others(self, missed: PoolOption, service: str, may_hold: Callable[[ReplicaConfig], bool]) -> None:
+        """Offer the other members of a family that may hold at every size; what missed has columns of its own.
 
         Of members that carry all that is asked by theory one was chosen, and another may hold where that one missed;
         not one that only has more places. Where the rate varies, theory errs about the traffic, not about a member.
-        With `fewer` those with fewer places only.
         """
-        family, own = self._family_of[service, pool_name(missed)], missed.config
+        family = self._family_of[service, pool_name(missed)]
         untried = {}
         for name, sliced in self._open_families(service, family).items():
-            others = tuple(
-                member
-                for member in sliced.members
-                if (member.config.max_batched_tokens != own.max_batched_tokens and not fewer)
-                or member.config.max_running_requests < own.max_running_requests
-            )
+            others = tuple(member for member in sliced.members if may_hold(member.config))
             if others:
                 untried[name] = replace(sliced, members=others)
         self._untried[service, family] = untried
@@ -569,7 +579,8 @@ class CandidateColumns:
             by_slice = self._open_families(service, name)
             sizes: set[int] = set()
             for slice_name, family in by_slice.items():
-                kept = self._shares.expected(service, family.role) * self._shares.sure(service, name, _fewest(family))
+                sure = self._shares.sure(service, name, *_widest([family]))
+                kept = self._shares.expected(service, family.role) * sure
                 wanted_per_s = self._largest_per_s[slice_name] / max(kept, LEAST_KEPT)
                 worth = worth_sizes(family, self._capacities[slice_name], wanted_per_s)
                 sizes |= {surviving for surviving in worth if surviving <= MOST_REPLICAS}
@@ -598,7 +609,8 @@ class CandidateColumns:
         """Share of its rates by theory that simulation and the confidence asked for leave a configuration."""
         name = pool_name(member)
         family = self._family_of[service, name]
-        sure = self._shares.sure(service, family, member.config.max_running_requests)
+        config = member.config
+        sure = self._shares.sure(service, family, config.max_running_requests, config.max_batched_tokens)
         return self._shares.of(service, member.role, family, name) * sure
 
     def _kept_of(self, column: Column) -> float:
@@ -610,8 +622,8 @@ class CandidateColumns:
             best = self._shares.expected(service, family.role)
         else:
             best = self._shares.best_of(service, family.role, family.name)
-        fewest = min(map(_fewest, self._open_families(service, family.name).values()), default=0)
-        return best * self._shares.sure(service, family.name, fewest)
+        widest = _widest(self._open_families(service, family.name).values())
+        return best * self._shares.sure(service, family.name, *widest)
 
     def _rate(self, column: Column, name: str) -> SliceRate:
         """Rate of a column for a slice by the last oracle asked; a bound where theory was not asked far enough."""
@@ -732,9 +744,11 @@ class CandidateColumns:
             self.rises += 1
 
 
-def _fewest(family: ConfigurationFamily) -> int:
-    """Lowest batch limit of a family."""
-    return min(member.config.max_running_requests for member in family.members)
+def _widest(families: Iterable[ConfigurationFamily]) -> tuple[int, int]:
+    """Lowest batch limit and largest chunk budget [tokens] of families; of none those that nothing is known of."""
+    configs = [member.config for family in families for member in family.members]
+    fewest = min((config.max_running_requests for config in configs), default=0)
+    return fewest, max((config.max_batched_tokens for config in configs), default=MOST_BATCHED_TOKENS)
 
 
 def unit_of(column: Column, share: float, takes: Mapping[str, float], usd_per_start: float, steady: bool) -> Unit:

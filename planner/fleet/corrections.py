@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from planner.core import Frozen, percent
+from planner.engine import MOST_BATCHED_TOKENS
 from planner.serving import MeasuredSteps, Role
 from planner.workload import Workload
 
@@ -112,13 +113,15 @@ class SureShare(Frozen):
         service: it serves.
         family: its name.
         share: 0 to 1.
-        at_least: running requests that its configurations allow; those with lower limits may hold at more.
+        running_at_least: requests that its configurations let run; those with lower limits may hold at more.
+        batched_at_most: tokens of their chunk budgets; those with larger ones may hold at more.
     """
 
     service: str
     family: str
     share: float
-    at_least: int = 0
+    running_at_least: int = 0
+    batched_at_most: int = MOST_BATCHED_TOKENS
 
 
 class HeldPool(Frozen):
@@ -195,7 +198,7 @@ class KeptShares:
         self._kept: dict[tuple[str, Role, str, str], float] = {}
         self._expected: dict[tuple[str, Role], float] = {}
         self._misses: dict[tuple[str, str], int] = {}
-        self._sure: dict[tuple[str, str, int], float] = {}
+        self._sure: dict[tuple[str, str, int, int], float] = {}
 
     def take_over(self, corrections: Corrections, services: Iterable[str]) -> None:
         """Start from the shares that simulation left in another plan.
@@ -210,23 +213,29 @@ class KeptShares:
         for expected in corrections.expected:
             best[expected.role] = max(best.get(expected.role, 0.0), expected.share)
         self._expected |= {(service, role): share for service in own for role, share in best.items()}
-        self._sure |= {(one.service, one.family, one.at_least): one.share for one in corrections.sure}
+        self._sure |= {
+            (one.service, one.family, one.running_at_least, one.batched_at_most): one.share for one in corrections.sure
+        }
 
-    def sure(self, service: str, family: str, running: int) -> float:
-        """Share at which a family with this batch limit holds with the confidence asked for, as far as it is known."""
-        known = (share for (*of, least), share in self._sure.items() if of == [service, family] and least <= running)
+    def sure(self, service: str, family: str, running: int, batched: int) -> float:
+        """Share at which a family with these limits holds with the confidence asked for, as far as it is known."""
+        known = (
+            share
+            for (*of, least, most), share in self._sure.items()
+            if of == [service, family] and least <= running and batched <= most
+        )
         return min(known, default=1.0)
 
-    def fall_short(self, service: str, family: str, running: int, kept: float, at_least: int) -> None:
-        """Lower that to a share of what was routed to the family, for batch limits of `at_least`."""
-        left = kept * self.sure(service, family, running)
-        self._sure[service, family, at_least] = left if left >= LEAST_KEPT else 0.0
+    def fall_short(self, service: str, family: str, kept: float, running_at_least: int, batched_at_most: int) -> None:
+        """Lower that to a share of what was routed to the family, for these limits and those that are no better."""
+        left = kept * self.sure(service, family, running_at_least, batched_at_most)
+        self._sure[service, family, running_at_least, batched_at_most] = left if left >= LEAST_KEPT else 0.0
 
     def all_sure(self) -> list[SureShare]:
         """That of every family that held in too few worlds."""
         return [
-            SureShare(service=service, family=family, share=share, at_least=at_least)
-            for (service, family, at_least), share in self._sure.items()
+            SureShare(service=service, family=family, share=share, running_at_least=least, batched_at_most=most)
+            for (service, family, least, most), share in self._sure.items()
         ]
 
     def expected(self, service: str, role: Role) -> float:

@@ -430,8 +430,8 @@ class _Trial:
                     search.columns.lower_together(pool.option, pool.service, max(kept, FAR_CUT) * bool(kept))
                     continue
                 kept = short.kept_by[pool.option.role]
-                late = pool.option.role is not Role.PREFILL and bool(short.metrics & {Metric.TPOT, Metric.ITL})
-                search.columns.fall_short(pool.option, pool.service, pool.surviving, pool.rates_per_s, kept, late)
+                columns, late = search.columns, short.metrics
+                columns.fall_short(pool.option, pool.service, pool.surviving, pool.rates_per_s, kept, late)
                 search.columns.offer_alone(pool.option, pool.service, pool.rates_per_s)
 
 

@@ -292,14 +292,26 @@ def test_members_that_only_have_more_places_are_not_offered() -> None:
     assert offered(columns, kind) == {members[0].name}
 
 
-def test_a_batch_limit_too_large_in_slow_worlds_lowers_no_smaller_one() -> None:
-    """Of 64, 128 and 256 requests at once 128 are too many; of 64 nothing smaller is left, so that all are lowered."""
-    members = tuple(PoolOption(Role.MIXED, replica(max_running_requests=running)) for running in (64, 128, 256))
+@pytest.mark.parametrize(
+    ("late", "limits"),
+    [
+        (Metric.TPOT, [{"max_running_requests": running} for running in (64, 128, 256)]),
+        (Metric.TTFT, [{"max_batched_tokens": batched} for batched in (4096, 2048, 1024)]),
+    ],
+)
+def test_limits_that_fall_short_in_slow_worlds_lower_no_better_ones(
+    late: Metric, limits: Sequence[dict[str, int]]
+) -> None:
+    """Of 64, 128 and 256 requests at once 128 are too many; of 64 nothing smaller is left, so that all are lowered.
+
+    So it is with prompts that are late in chunks that are too small, where tokens are not.
+    """
+    members = tuple(PoolOption(Role.MIXED, replica(**own)) for own in limits)
     kind = ConfigurationFamily(Role.MIXED, members)
     columns = columns_of(flat_table(kind), kind)
     columns.of_members([("chat", members[2])])
-    for too_many, kept, expected in ((1, 0.8, (10.0, 8.0, 8.0)), (0, 0.5, (5.0, 5.0, 5.0))):
-        columns.fall_short(members[too_many], "chat", 1, {"all": 10.0}, kept, too_many=True)
+    for short, kept, expected in ((1, 0.8, (10.0, 8.0, 8.0)), (0, 0.5, (5.0, 5.0, 5.0))):
+        columns.fall_short(members[short], "chat", 1, {"all": 10.0}, kept, {late})
         assert offered(columns, kind) == {members[0].name}
         for member, rate_per_s in zip(members, expected, strict=True):
             own = columns.of_members([("chat", member)])
