@@ -7,7 +7,7 @@ reader sees how far a number can be trusted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -94,6 +94,7 @@ def banded_rate_rows(
     ends: tuple[Deployment, Deployment] | None = None,
     points: int = BAND_POINTS,
     progress: Progress = lambda _: None,
+    marked: Iterable[float] = (),
 ) -> list[Row]:
     """Percentiles of TTFT and TPOT (of E2E and ITL where the Slo has a target on it) over arrival rates.
 
@@ -108,6 +109,7 @@ def banded_rate_rows(
         ends: the deployment with fast and with slow steps (`planner.fleet.step_time_ends`); None: no band.
         points: rates besides the planned one.
         progress: called with each rate.
+        marked: further rates [1/s], as of `crossing_rows`, so that the curves go through their marks.
 
     Returns rows with metric, percentile ("p99"), rate_per_s [1/s], load (share of the largest stable rate),
     latency_ms, low_ms and high_ms [ms] (at both ends: None without them; high_ms None where slow steps are
@@ -116,7 +118,7 @@ def banded_rate_rows(
     """
     largest = largest_stable_rate_per_s(deployment, workload)
     loads: list[float] = (1.0 - np.geomspace(1.0 - LOWEST_LOAD, 1.0 - HIGHEST_LOAD, points)).tolist()
-    rates = {*(load * largest for load in loads), workload.arrivals.rate_per_s}
+    rates = {*(load * largest for load in loads), workload.arrivals.rate_per_s, *marked}
     if ends is not None:
         slowest = largest_stable_rate_per_s(ends[1], workload)
         rates |= {share * slowest for share in SLOW_END_LOADS}

@@ -97,8 +97,9 @@ def rate_sweep(plan: Plan, planned: PlannedDeployment, progress: Progress) -> La
     """The curves, the band and the marks of the charts, by theory."""
     deployment, workload, slo = planned.surviving, planned.workload, planned.slo
     ends = step_time_ends(plan, planned)
-    rows = latencies.banded_rate_rows(deployment, workload, slo, ends, latencies.BAND_POINTS, progress)
     crossings = latencies.crossing_rows(deployment, workload, slo, progress)
+    marked = [row["rate_per_s"] for row in crossings if row["crosses"]]
+    rows = latencies.banded_rate_rows(deployment, workload, slo, ends, latencies.BAND_POINTS, progress, marked)
     sustained = min(row["rate_per_s"] for row in crossings)
     if slo.attainment is not None:
         sustained = sustainable_rate_per_s(deployment, workload, slo, tolerance=latencies.RATE_PRECISION)

@@ -93,6 +93,15 @@ def test_a_target_holds_up_to_its_crossing_and_not_beyond() -> None:
     assert first == pytest.approx(sustainable_rate_per_s(FITTED, WORKLOAD, SLO), rel=0.01)
 
 
+def test_curves_go_through_the_marks_of_their_crossings() -> None:
+    """Drawn through few other rates a curve met its target 8 % before the mark."""
+    marked = [row["rate_per_s"] for row in crossings()]
+    rows = latencies.banded_rate_rows(FITTED, WORKLOAD, SLO, points=2, marked=marked)
+    for crossing in crossings():
+        here = [row for row in rows if all(row[key] == crossing[key] for key in ("metric", "percentile", "rate_per_s"))]
+        assert [row["latency_ms"] for row in here] == pytest.approx([crossing["latency_ms"]], rel=0.03)
+
+
 @pytest.mark.parametrize("threshold_s", [1e-6, 1e6])
 def test_a_target_that_always_or_never_holds_has_no_crossing(threshold_s: float) -> None:
     slo = Slo(targets=(LatencyTarget(metric=Metric.E2E, percentile=0.5, threshold_s=threshold_s),))
