@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import NormalDist
@@ -449,20 +449,11 @@ class _Judge:
         for metric, draw in draws.items():
             kept, metrics = self._kept(draw, frozenset({metric}))
             missed |= metrics
-            for role in self._to_blame(metric, draw, kept**2 or 1.0):  # at which it holds
+            planned = self._at(self.logs[draw])  # no draws are slowed, so that they are kept off the surface
+            at = (kept**2 or 1.0) * self.rate_factor  # at which it holds
+            for role in roles_to_blame(planned, self.slos, {metric}, at):
                 kept_by[role] = min(kept, kept_by.get(role, 1.0))
         return Shortfall(place, kept_by, missed)
-
-    def _to_blame(self, metric: Metric, draw: int, factor: float) -> list[Role]:
-        """Pools by whose step times a latency goes most in a draw, at so many times the rate."""
-        pools, slower = self.surviving.pools, np.zeros((len(self.surviving.pools) + 1, len(self.surviving.pools), 3))
-        slower[1:, :, :2] = SLOWER * np.eye(len(pools))[:, :, None]  # but for what is no step
-        off = (self.logs[draw] + own.ravel() for own in slower)  # no draws, so that they are kept off the surface
-        found = [log_excesses(self._at(logs, factor), self.slos)[self.metrics == metric].max() for logs in off]
-        growth = np.maximum(np.array(found[1:]) - found[0], 0.0) if math.isfinite(found[0]) else np.ones(len(pools))
-        return [
-            pool.role for pool, own in zip(pools, growth.tolist(), strict=True) if own >= SHARE_TO_BLAME * growth.max()
-        ]
 
     def _last_by(self, missed: Iterable[Metric], within: int) -> dict[Metric, int]:
         """Of metrics that are each missed in too many draws, as far as is known, the last of so many draws by each."""
@@ -628,6 +619,35 @@ def by_theory(planned: PlannedDeployment, rate_factor: float) -> PlannedDeployme
     """A deployment evaluated at so many times its rate."""
     performance = evaluated(planned.surviving, at_factor(planned.workload, rate_factor), figures=False)
     return replace(planned, predicted=performance, simulated=performance, run=None)
+
+
+def roles_to_blame(
+    planned: PlannedDeployment, slos: Sequence[ScopedSlo], metrics: Collection[Metric], rate_factor: float = 1.0
+) -> list[Role]:
+    """Pools of a pair by whose step times latencies of some metrics go most, by theory.
+
+    Args:
+        planned: the pair, with its step times.
+        slos: targets; the one missed most counts.
+        metrics: of these.
+        rate_factor: on its rate.
+    """
+    pools, asked = planned.surviving.pools, np.isin(asked_metrics(planned, slos), list(metrics))
+
+    def excess(slower: int) -> float:
+        off = [_shifted(pool.config, math.exp(SLOWER * (place == slower))) for place, pool in enumerate(pools)]
+        at = by_theory(replace(planned, surviving=_reconfigured(planned.surviving, off)), rate_factor)
+        return float(log_excesses(at, slos)[asked].max(initial=-math.inf))
+
+    before = excess(len(pools))
+    growth = [max(excess(place) - before, 0.0) if math.isfinite(before) else 1.0 for place in range(len(pools))]
+    return [pool.role for pool, own in zip(pools, growth, strict=True) if own >= SHARE_TO_BLAME * max(growth)]
+
+
+def _shifted(config: ReplicaConfig, factor: float) -> ReplicaConfig:
+    """A replica whose steps take so many times as long."""
+    own = config.shift or StepTimeShift()
+    return rebuilt(config, shift=own.model_copy(update={"decode": factor * own.decode, "prompt": factor * own.prompt}))
 
 
 def at_factor(workload: Workload, rate_factor: float) -> Workload:

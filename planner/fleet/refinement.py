@@ -29,6 +29,8 @@ COARSE_GAP = 1e-2
 MOST_ROOM, LEAST_ROOM = 1.25, 0.02
 """Demand, over that asked for, up to which the roomiest of several fleets of one price is looked for, and how closely.
 A choice: theory errs by less than the first, and the second is less than it errs by."""
+FAULTS_OF_PAIRS = 2
+"""Faults of a service in pairs of pools of one SKU: that it is, and a kind of pools more."""
 
 
 def refined_allocation(
@@ -190,7 +192,8 @@ def _charged(search: FleetSearch, best: Allocation, only_measured: bool, faults:
     """The best fleet where each fault costs its part of a tie; None where none ties.
 
     Of one service the fleets of one mixed configuration, which have no fault, are looked at one by one: the program
-    with charges is only asked where a fleet with fewer faults than the best could still be better than these.
+    with charges is only asked where a fleet with fewer faults than the best could still be better than these, and over
+    what such a fleet may consist of.
     """
     columns, objective, simplicity = search.columns, search.request.objective, search.request.search.simplicity
     is_cheapest, value = objective is Objective.MIN_COST, best.objective or 0.0
@@ -200,28 +203,43 @@ def _charged(search: FleetSearch, best: Allocation, only_measured: bool, faults:
     unavoidable = 1 + len(services)  # marks: a SKU, a kind for each service
     dearest = (1.0 + tie + SAME_COST) * value
 
-    def offered() -> list[Column]:
-        return [column for column in columns.all if column.is_measured or not only_measured]
+    def offered(may_be: Callable[[Column], bool] = lambda _: True) -> list[Column]:
+        return [column for column in columns.all if may_be(column) and (column.is_measured or not only_measured)]
 
     found = None
     if is_cheapest and len(services) == 1:
         found = _of_one_family(search, offered, dearest)
         if found is not None and (faults < 2 or value + charge >= found.cost_usd_per_hour):
             return _proved(found, best)
+    if not is_cheapest:
+        other = refined_allocation(search, objective, offered, charge=charge)
+        own = other.rate_per_s / (1.0 if objective is Objective.MAX_RATE else other.cost_usd_per_hour)
+        holds = other.status.has_allocation and own >= (1.0 - tie - SAME_COST) * value
+        return other.model_copy(update={"objective": own}) if holds else None
     most = dearest if found is None else found.cost_usd_per_hour * (1.0 - SAME_COST)
-    other = refined_allocation(
-        search,
-        objective,
-        offered,
-        most_usd_per_hour=most + unavoidable * charge if is_cheapest else math.inf,
-        charge=charge,
-    )
-    if not other.status.has_allocation:
-        return None if found is None else _proved(found, best)
-    if is_cheapest:
-        return _proved(other, best) if other.cost_usd_per_hour <= dearest else None
-    own = other.rate_per_s / (1.0 if objective is Objective.MAX_RATE else other.cost_usd_per_hour)
-    return other.model_copy(update={"objective": own}) if own >= (1.0 - tie - SAME_COST) * value else None
+    most += unavoidable * charge
+    is_simpler = not only_measured or preference(columns.chosen(best)) == (False, faults)
+    for may_be in _parts_of_simpler(offered(), faults) if is_simpler else [lambda _: True]:
+        own_columns = partial(offered, may_be)
+        other = refined_allocation(search, objective, own_columns, most_usd_per_hour=most, charge=charge)
+        if other.status.has_allocation and other.cost_usd_per_hour <= dearest and (other.objective or 0.0) <= most:
+            found, most = other, (other.objective or 0.0) * (1.0 - SAME_COST)
+    return None if found is None else _proved(found, best)
+
+
+def _parts_of_simpler(columns: Sequence[Column], faults: int) -> list[Callable[[Column], bool]]:
+    """What a fleet with fewer faults consists of: either of these.
+
+    A service in pairs makes `FAULTS_OF_PAIRS` on one SKU and one more on two.
+    """
+    if faults > FAULTS_OF_PAIRS + 1:
+        return [lambda _: True]
+    skus = dict.fromkeys(column.family.sku for column in columns if faults > FAULTS_OF_PAIRS)
+    return [lambda column: column.is_mixed, *(partial(_is_of, sku) for sku in skus)]
+
+
+def _is_of(sku: str, column: Column) -> bool:
+    return column.family.sku == sku
 
 
 def _of_one_family(search: FleetSearch, offered: Callable[[], list[Column]], most: float) -> Allocation | None:

@@ -35,6 +35,7 @@ from planner.fleet.confidence import (
     counted_draws,
     optimistic_deviations,
     rate_factors,
+    roles_to_blame,
 )
 from planner.fleet.corrections import MISS_GROWTH
 from planner.fleet.market import on_networks
@@ -61,6 +62,7 @@ from planner.fleet.simulation import run_of
 from planner.fleet.sites import lower_bound
 from planner.fleet.types import PlannedDeployment
 from planner.fleet.verification import (
+    ScopedSlo,
     missing_over_allowed,
     simulated_long_enough,
     target_checks,
@@ -405,7 +407,8 @@ class _Trial:
             return
         for (_, pools), deployment, metrics in zip(self.groups, self.fleet.deployments, self.violations, strict=True):
             missed = missing_over_allowed(deployment, search.slos)
-            for pool in (pool for pool in _to_blame(pools, deployment, metrics) if pool.may_cause(metrics)):
+            blamed = _to_blame(pools, deployment, metrics, search.slos)
+            for pool in (pool for pool in blamed if pool.may_cause(metrics)):
                 caused = [missed[metric] for metric in metrics & missed.keys() if pool.may_cause({metric})]
                 kept = min(max([*caused, 1.0]) ** (-1.0 / MISS_GROWTH), SHARE_KEPT_AFTER_MISS)
                 simulated = deployment.run is not None
@@ -439,13 +442,18 @@ def _falls_short(judgement: Judgement | None) -> bool:
     return judgement is not None and bool(judgement.shortfalls)
 
 
-def _to_blame(pools: Sequence[UsedPool], planned: PlannedDeployment, metrics: frozenset[Metric]) -> Sequence[UsedPool]:
+def _to_blame(
+    pools: Sequence[UsedPool], planned: PlannedDeployment, metrics: frozenset[Metric], slos: Sequence[ScopedSlo]
+) -> Sequence[UsedPool]:
     """The pools of a deployment that may have caused misses of these metrics."""
     if planned.run is not None and metrics == {Metric.TTFT}:
         waited_for = {pool.role for pool in planned.simulated.pools if pool.limit in PLACES}
         to_blame = {Role.DECODE} & waited_for or {Role.MIXED, Role.PREFILL}
         return [pool for pool in pools if pool.option.role in to_blame]
-    return _short_of_links(pools, planned) or pools
+    if planned.run is not None or len(pools) < 2:
+        return pools
+    roles = roles_to_blame(planned, slos, metrics)
+    return _short_of_links(pools, planned) or [pool for pool in pools if pool.option.role in roles]
 
 
 def _short_of_links(pools: Sequence[UsedPool], planned: PlannedDeployment) -> list[UsedPool]:
