@@ -399,8 +399,8 @@ class _Trial:
 
         First tokens wait for prompts more than for a place to decode: of a pair that misses TTFT alone in simulation
         the prefill pool is lowered, or where requests waited for a place the decode pool: if prompts were late too, the
-        next fleet shows it. Where links between the pools cannot carry the KV caches, only the pool with fewer links
-        is lowered.
+        next fleet shows it. By theory it is the pool by whose steps the latency goes most. Where links between the
+        pools cannot carry the KV caches, only the pool with fewer links is lowered.
         """
         if _falls_short(self.judgement):
             self._lower_unsure(search, 1 + again)
