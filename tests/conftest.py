@@ -7,12 +7,12 @@ import functools
 import gc
 import json
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.doctest import DoctestItem, DoctestModule
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,7 +23,7 @@ gc.disable()  # a sixth of the time of collecting, until `pytest_collection_fini
 
 # Derandomised so that a run repeats; `pytest --hypothesis-profile=explore` draws fresh examples.
 # No deadline: a slow machine is not a failing property.
-settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("repeatable")
 
@@ -44,17 +44,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(10_000)
     gc.enable()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """How sure a plan is, is counted in 40 draws of step times, in a third of the time, unless a test is ``sure``."""
-    found = sys.modules.get("planner.fleet.confidence")
-    few = found is not None and not isinstance(item, DoctestItem) and item.get_closest_marker("sure") is None
-    with pytest.MonkeyPatch.context() as patch:
-        if few:
-            patch.setattr(found, "DRAWS", 40)
-        return (yield)
 
 
 @pytest.fixture(scope="session")

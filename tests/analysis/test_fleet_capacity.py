@@ -108,7 +108,6 @@ COUNTED_WITHIN = 0.04
 class TestHeadroom:
     """Headroom is what planning again says: demand within it needs nothing more, demand beyond it does."""
 
-    @pytest.mark.sure
     @pytest.mark.parametrize("rate_per_s", [20.0, 60.0])
     def test_planning_again_buys_more_beyond_the_headroom_and_not_within(self, rate_per_s: float) -> None:
         found = planned_at(rate_per_s)

@@ -35,8 +35,6 @@ from tests.builders import calibrated, small_request
 from tests.places import DOCS
 from tests.studies.confidence import CASES, RESULTS
 
-pytestmark = pytest.mark.sure
-
 CALIBRATED: dict[str, Any] = {"skus": ["h100-sxm"], "calibrated": True, "modes": ["mixed"], "tp": [1]}
 
 

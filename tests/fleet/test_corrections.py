@@ -13,8 +13,6 @@ from planner.fleet.corrections import ExpectedShare, KeptShare, SureShare, traff
 from planner.serving import MeasuredSteps, Role
 from tests.builders import HARDWARE
 
-pytestmark = pytest.mark.sure
-
 LARGER = {"rate_per_s": 18.0, "replay": "azure-2023-conv"}
 """Simulation takes more GPUs than theory: the recording bunches."""
 SMALLER = {"rate_per_s": 20.0, "lengths": {"input_tokens": 500, "output_tokens": 30}, "scv": 4.0, "drift": "none"}

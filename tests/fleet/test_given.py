@@ -52,7 +52,6 @@ def test_it_meets_its_targets_where_evaluate_says_so_and_up_to_the_rate_that_it_
     assert all(check.met for check in given.targets) is (most_per_s >= one.workload.rate_per_s)
 
 
-@pytest.mark.sure
 def test_what_does_not_keep_up_is_an_answer_and_is_not_simulated() -> None:
     given = plan_of_given(REQUEST, Deployment.mixed(replica(), 1))
     assert not given.simulated and not any(check.met for check in given.targets)

@@ -42,8 +42,6 @@ from tests.studies.melange_claims import (
     sweep_ratio,
 )
 
-pytestmark = pytest.mark.sure
-
 THEIRS = melange.published_cases()
 OURS = melange.our_cases()
 RATES = melange.read_rates()

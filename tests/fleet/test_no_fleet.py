@@ -60,7 +60,6 @@ def test_the_budget_that_is_said_to_be_enough_is() -> None:
     assert bought.cost is not None and bought.cost.usd_per_hour == pytest.approx(enough)
 
 
-@pytest.mark.sure
 def test_where_less_confidence_leaves_a_fleet_it_is_said_and_planned_so() -> None:
     """As many GPUs carry the traffic as step times are estimated, and not on those of nine runs in ten."""
     space = {"skus": ["h100-sxm"], "modes": ["mixed"], "tp": [1], "calibrated": True}

@@ -11,8 +11,6 @@ from planner.scenario import load_scenario
 from tests.places import DOCS
 from tests.studies.plans_hold import ALLOWANCE, RESULTS, scenario
 
-pytestmark = pytest.mark.sure
-
 with RESULTS.open(encoding="utf-8") as _file:
     ROWS = list(csv.DictReader(_file))
 PLANNED = [row for row in ROWS if row["margin"]]

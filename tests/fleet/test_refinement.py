@@ -149,7 +149,6 @@ def test_a_mixed_fleet_is_preferred_to_a_pair_that_costs_as_much() -> None:
     assert is_mixed(planned("search.skus=[b200-sxm]"))
 
 
-@pytest.mark.sure
 def test_what_is_not_measured_must_be_cheaper_by_more_than_a_tie() -> None:
     """MI300X has kernels lent by other GPUs. Its price is set so that it wins by some percent, then by a quarter."""
     exactly, asked = "search.simplicity=0", (SLOW_ENOUGH, "search.modes=[mixed]")

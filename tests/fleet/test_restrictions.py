@@ -101,7 +101,6 @@ def test_cost_falls_in_no_sweep_of_the_study() -> None:
     assert f"{len(sweeps)} sweeps of {RATES} rates" in " ".join(DOCUMENT.split())
 
 
-@pytest.mark.sure
 @pytest.mark.parametrize(("seed", "place"), [(39, 5), (8, 7), (51, 16), (38, 10)])
 def test_what_a_fleet_taught_of_others_does_not_stand_in_the_way_of_a_cheaper_one(seed: int, place: int) -> None:
     """Where cost fell as demand rose: 30 replicas once 27 fell short, though 28 hold; no two SKUs once others did not

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from planner.fleet import plan
 from planner.scenario import load_scenario
 from planner.serving import Role
 from tests.builders import SMALL_CHAT
 
-pytestmark = pytest.mark.sure
 QWEN = {
     "name": "pairs that survive a server",
     "llm": "qwen3-235b-a22b",

@@ -20,7 +20,6 @@ from tests.builders import SMALL_CHAT
 from tests.places import ROOT
 from tests.studies import user_guide
 
-pytestmark = pytest.mark.sure
 README = (ROOT / "README.md").read_text()
 COMMANDS = re.findall(r"^    planner (.+?)(?:  +#.*)?$", README, re.MULTILINE)
 

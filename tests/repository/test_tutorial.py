@@ -19,7 +19,6 @@ from planner.cli.base import app
 from planner.core import preset
 from tests.places import DOCS
 
-pytestmark = pytest.mark.sure
 TUTORIAL = (DOCS / "tutorial" / "first-plan.md").read_text(encoding="utf-8")
 HOW_TO = sorted((DOCS / "how-to").glob("*.md"))
 

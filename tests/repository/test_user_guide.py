@@ -23,7 +23,6 @@ from planner.scenario import load_scenario, url
 from tests.places import DOCS, ROOT
 from tests.studies import user_guide
 
-pytestmark = pytest.mark.sure
 GUIDE = (DOCS / "tutorial" / "user-guide.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 IMAGES = DOCS / "images"

@@ -138,7 +138,6 @@ def test_no_two_members_have_one_name_not_even_in_different_families() -> None:
     assert {family.hands_on for family in got.families} >= {"kv fp8"} and len(set(names)) == len(names)
 
 
-@pytest.mark.sure
 def test_leaving_the_search_open_never_costs_more_than_restricting_it() -> None:
     """Against one small grid by hand, by theory: the open search holds it, or what stands in for it."""
     space: dict[str, Any] = {"skus": ["h100-sxm"], "modes": ["mixed"], "simplicity": 0.0}

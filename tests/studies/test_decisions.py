@@ -8,7 +8,6 @@ import pytest
 
 from tests.studies import decisions
 
-pytestmark = pytest.mark.sure
 TEXT = decisions.DOCUMENT.read_text(encoding="utf-8")
 
 

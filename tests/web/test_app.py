@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import yaml
@@ -564,7 +565,25 @@ def test_choosing_nothing_gets_one_line_and_a_way_back(kept_page: AppTest, key: 
     shows_an_answer(kept_page)
 
 
-# --- what leaves the page --------------------------------------------------------------------------------------------
+# --- visitors and the disk --------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_to_disk_nor_seen_by_another_visitor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_theory: None
+) -> None:
+    other = small()
+    before = scenario(other)
+    monkeypatch.chdir(tmp_path)
+    for variable in ("HOME", "TMPDIR"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    app = small()
+    number("rate", 11.0)(app)
+    upload(app, "trace-file", "mine.csv", (TRACES / "azure_2023_conv_head.csv").read_bytes())
+    shows_an_answer(app)
+    assert list(tmp_path.iterdir()) == []
+    other.run()
+    assert scenario(other) == before and other.button(key="undo").disabled
+    assert not any("mine.csv" in item.value for item in other.caption)
 
 
 def test_nothing_is_sent_anywhere() -> None:

@@ -29,7 +29,6 @@ LOOP = DOCS / "tutorial" / "loop"
 """A scenario, and two scrapes of its fleet ten minutes apart."""
 SCRAPES = (LOOP / "before.txt", LOOP / "after.txt")
 APART_S = 600
-pytestmark = pytest.mark.sure  # what is planned again costs a GPU less
 ASK = "Plan again with traffic as measured and step times as measured"
 
 

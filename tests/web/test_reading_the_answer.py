@@ -6,8 +6,6 @@ import re
 from functools import cache
 from urllib.parse import parse_qsl, urlsplit
 
-import pytest
-
 import planner
 from hardware_db import load_hardware
 from planner.analysis import headline, headroom
@@ -16,7 +14,6 @@ from planner.report import html_page
 from planner.web import links, summary
 from tests.places import ROOT
 
-pytestmark = pytest.mark.sure
 TEXT = (ROOT / "docs" / "tutorial" / "reading-the-answer.md").read_text(encoding="utf-8")
 HEADINGS = {"Fleet", "Per month", "Per million output tokens", "Headroom"}
 

@@ -26,7 +26,6 @@ from tests.places import ROOT
 PAGE = ROOT / "docs" / "tutorial" / "two-minutes.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 AS_OF = "2026-11-21"
-pytestmark = pytest.mark.sure
 
 
 @cache
