@@ -213,9 +213,10 @@ def _charged(search: FleetSearch, best: Allocation, only_measured: bool, faults:
             return _proved(found, best)
     if not is_cheapest:
         other = refined_allocation(search, objective, offered, charge=charge)
+        if not other.status.has_allocation:
+            return None
         own = other.rate_per_s / (1.0 if objective is Objective.MAX_RATE else other.cost_usd_per_hour)
-        holds = other.status.has_allocation and own >= (1.0 - tie - SAME_COST) * value
-        return other.model_copy(update={"objective": own}) if holds else None
+        return other.model_copy(update={"objective": own}) if own >= (1.0 - tie - SAME_COST) * value else None
     most = dearest if found is None else found.cost_usd_per_hour * (1.0 - SAME_COST)
     most += unavoidable * charge
     is_simpler = not only_measured or preference(columns.chosen(best)) == (False, faults)

@@ -225,7 +225,7 @@ class TestSolver:
         replanner = Replanner(smooth)
         for _ in range(3):
             replanner.outcome(REQUEST)
-            replanner.outcome(small_request(search=QUICK, simulation={"requests": 300}))
+            replanner.outcome(small_request(confidence=0.9, search=QUICK, simulation={"requests": 300}))
         assert replanner.solves == 1
         replanner.outcome(PlanningCase(REQUEST, at_price(PlanningCase(REQUEST, HARDWARE), H100, 2.0).hardware))
         assert replanner.solves == 2

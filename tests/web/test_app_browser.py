@@ -208,21 +208,21 @@ def test_the_plan_follows_a_slider_once_it_is_asked_for(page: webdriver.Chrome) 
     before = usd_per_month(page)
     slider = page.find_element(By.CSS_SELECTOR, ".st-key-rate-slider :is([role=slider], input[type=range])")
     page.execute_script("arguments[0].focus()", slider)  # it is there for keyboards and hidden from sight
-    ActionChains(page).send_keys(*[Keys.ARROW_RIGHT] * 8).perform()
+    ActionChains(page).send_keys(*[Keys.ARROW_RIGHT] * 20).perform()
     wait_for(lambda: "The inputs have changed" in main_text(page), "the mark on the old answer")
     assert "at 40 requests/s on" in main_text(page) and usd_per_month(page) == before
     page.find_element(By.CSS_SELECTOR, ".st-key-plan-changes button").click()
-    wait_for(lambda: "at 48 requests/s on" in main_text(page) and is_settled(page), "the plan for 48 requests/s")
+    wait_for(lambda: "at 60 requests/s on" in main_text(page) and is_settled(page), "the plan for 60 requests/s")
     assert usd_per_month(page) > before
 
 
 def test_the_address_holds_the_scenario(page: webdriver.Chrome) -> None:
     before, address = usd_per_month(page), page.current_url
-    assert "workload.rate_per_s=48.0" in address
+    assert "workload.rate_per_s=60.0" in address
     page.get("about:blank")
     page.get(address)
     settle(page, "the page from its address")
-    assert usd_per_month(page) == before and "at 48 requests/s on" in main_text(page)
+    assert usd_per_month(page) == before and "at 60 requests/s on" in main_text(page)
 
 
 def test_a_trace_becomes_the_traffic(page: webdriver.Chrome, tmp_path: Path) -> None:
