@@ -344,6 +344,8 @@ class _Worker:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
+        if self.sender is not None:
+            self.sender.join(PATIENCE_S)  # what it writes to is gone, and must not be closed under it
         self.connection.close()
         if self.process.stdin is not None:
             self.process.stdin.close()
