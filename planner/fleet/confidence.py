@@ -624,7 +624,7 @@ def by_theory(planned: PlannedDeployment, rate_factor: float) -> PlannedDeployme
 def roles_to_blame(
     planned: PlannedDeployment, slos: Sequence[ScopedSlo], metrics: Collection[Metric], rate_factor: float = 1.0
 ) -> list[Role]:
-    """Pools of a pair by whose step times latencies of some metrics go most, by theory.
+    """Pools of a pair by whose step times latencies of some metrics go most, by theory; all where links count.
 
     Args:
         planned: the pair, with its step times.
@@ -641,7 +641,8 @@ def roles_to_blame(
 
     before = excess(len(pools))
     growth = [max(excess(place) - before, 0.0) if math.isfinite(before) else 1.0 for place in range(len(pools))]
-    return [pool.role for pool, own in zip(pools, growth, strict=True) if own >= SHARE_TO_BLAME * max(growth)]
+    least = SHARE_TO_BLAME * max(growth) if math.fsum(growth) >= SLOWER else 0.0  # less than in proportion: of links
+    return [pool.role for pool, own in zip(pools, growth, strict=True) if own >= least]
 
 
 def _shifted(config: ReplicaConfig, factor: float) -> ReplicaConfig:
