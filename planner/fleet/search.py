@@ -452,8 +452,10 @@ def _to_blame(
         return [pool for pool in pools if pool.option.role in to_blame]
     if planned.run is not None or len(pools) < 2:
         return pools
+    if short := _short_of_links(pools, planned):
+        return short
     roles = roles_to_blame(planned, slos, metrics)
-    return _short_of_links(pools, planned) or [pool for pool in pools if pool.option.role in roles]
+    return [pool for pool in pools if pool.option.role in roles]
 
 
 def _short_of_links(pools: Sequence[UsedPool], planned: PlannedDeployment) -> list[UsedPool]:
